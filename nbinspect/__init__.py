@@ -1,0 +1,1 @@
+"""nbinspect: look inside PyTorch training from a notebook."""

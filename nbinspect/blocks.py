@@ -1,0 +1,182 @@
+"""What is shown, as data: a few kinds of block that every renderer knows.
+
+An inspector's record describes itself as a `View`, a tuple of blocks. Renderers know blocks
+and nothing else, so one more record costs no renderer a line, and one more renderer costs no
+record a line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Unavailable:
+    """A reading that is not to be had, and why. It is shown as its reason, never as 0."""
+
+    reason: str
+
+
+Reading = int | Unavailable
+"""A count or a number of bytes, or the reason why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A name or a line of code inside a sentence; set in monospace, never translated."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """A number of bytes inside a sentence; three figures are shown, the exact count on hover."""
+
+    n_bytes: int
+
+
+Span = str | Code | Size
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """A sentence or two.
+
+    Attributes:
+        spans: pieces of the sentence, joined without separators.
+        role: headline (the answer), body, note (small print) or action (needs the user).
+    """
+
+    spans: tuple[Span, ...]
+    role: Literal["headline", "body", "note", "action"] = "body"
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """One finding: what is wrong, what it costs, and the line of code that mends it.
+
+    Attributes:
+        spans: the sentence.
+        code: the line that mends it, "" if there is none.
+        size_bytes: what the mend gives back, None if that is not known.
+    """
+
+    spans: tuple[Span, ...]
+    code: str = ""
+    size_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of a bar.
+
+    Attributes:
+        label: what the part is, in the user's words.
+        size_bytes: its length.
+        hue: a name of `render.palette`, usually a holder kind.
+    """
+
+    label: str
+    size_bytes: int
+    hue: str
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A stacked bar with a number for each part.
+
+    Attributes:
+        label: the bar's own name, e.g. ``cuda:0``.
+        segments: its parts, left to right.
+        total_bytes: the length of the whole track; None makes the parts fill it.
+        note: what the whole track stands for, e.g. ``of 24.0 GiB, the container's limit``.
+    """
+
+    label: str
+    segments: tuple[Segment, ...]
+    total_bytes: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a table.
+
+    Attributes:
+        title: its heading.
+        kind: how its cells read. ``text``: prose; ``name``: monospace, cut in the middle;
+            ``code``: monospace source line, cut at the end; ``kind``: a holder kind with its
+            colour; ``bytes``: binary units, right-aligned, with a small bar of its share;
+            ``count``: an integer, right-aligned; ``percent``: a fraction 0..1.
+    """
+
+    title: str
+    kind: Literal["text", "name", "code", "kind", "bytes", "count", "percent"] = "text"
+
+
+Cell = str | int | float | Unavailable | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows under headings.
+
+    Attributes:
+        columns: the headings.
+        rows: one cell per column.
+        title: a heading over the table, "" for none.
+        n_more: rows that were left out; shown as "n more".
+        more_bytes: what the left-out rows hold together, None if that says nothing.
+    """
+
+    columns: tuple[Column, ...]
+    rows: tuple[tuple[Cell, ...], ...]
+    title: str = ""
+    n_more: int = 0
+    more_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """A point of a timeline that has a name, e.g. its peak."""
+
+    time_s: float
+    size_bytes: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Bytes over time, as steps.
+
+    Attributes:
+        title: what is drawn, e.g. ``cpu: bytes held by tensors``.
+        times_s: seconds since the start, ascending.
+        sizes_bytes: bytes from that moment on; as long as `times_s`.
+        marks: points with a name.
+        baseline_bytes: a level to draw as a dashed line, None for none.
+    """
+
+    title: str
+    times_s: tuple[float, ...]
+    sizes_bytes: tuple[int, ...]
+    marks: tuple[Mark, ...] = ()
+    baseline_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Details that are folded away until asked for; a terminal shows the title line only.
+
+    Attributes:
+        title: what is inside, with its count or bytes.
+        blocks: what is inside.
+    """
+
+    title: str
+    blocks: tuple[Block, ...]
+
+
+Block = Text | Advice | Bar | Table | Timeline | Fold
+View = tuple[Block, ...]

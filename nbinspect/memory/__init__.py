@@ -1,0 +1,1 @@
+"""What is in memory, who holds it, and what a cell did to it."""

@@ -1,0 +1,1 @@
+"""Renderers: from blocks to text, HTML, SVG and PNG."""

@@ -1,0 +1,1 @@
+"""Live pictures: one class and one ES module each."""
