@@ -1,0 +1,187 @@
+"""Every private or version-dependent call into torch, found by feature, with a fallback.
+
+A fallback is `Unavailable(reason)` or an empty answer; nothing here raises because a torch is
+older, newer or built without an accelerator. Nothing here synchronises a device, creates a
+context on one, or resets a counter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from nbinspect.blocks import Reading, Unavailable
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorCounters:
+    """What torch's caching allocator says of one device.
+
+    Attributes:
+        total_bytes: the device's memory.
+        free_bytes: of it, free for anybody.
+        allocated_bytes: held by tensors.
+        reserved_bytes: held by the allocator, so allocated plus cached.
+        inactive_split_bytes: cached in pieces of blocks that are partly in use.
+        peak_allocated_bytes: the most that was allocated since the process started or the
+            counter was last reset.
+    """
+
+    total_bytes: Reading
+    free_bytes: Reading
+    allocated_bytes: Reading
+    reserved_bytes: Reading
+    inactive_split_bytes: Reading
+    peak_allocated_bytes: Reading
+
+
+def accelerators() -> tuple[str, ...]:
+    """Name the accelerators of this process, e.g. ``("cuda:0", "cuda:1")``; () on a CPU build."""
+    api = getattr(torch, "accelerator", None)
+    try:
+        if api is None or not api.is_available():
+            return ()
+        kind = api.current_accelerator().type
+        return tuple(f"{kind}:{index}" for index in range(api.device_count()))
+    except RuntimeError:  # a driver that is there but broken
+        return ()
+
+
+def in_use(device: torch.device) -> bool:
+    """Say whether this process has already opened `device`, so that asking costs no context."""
+    module = getattr(torch, device.type, None)
+    opened = getattr(module, "is_initialized", None)
+    return bool(opened()) if opened is not None else True
+
+
+def allocator_counters(device: torch.device) -> AllocatorCounters:
+    """Read the allocator's counters of one accelerator.
+
+    Cost: no synchronisation and no device memory; an unopened device stays unopened.
+    Source: ``torch.cuda.memory_stats``, ``torch.cuda.mem_get_info``, ``torch.accelerator``.
+    """
+    if not in_use(device):
+        closed = Unavailable(f"this process has not used {device.type} yet")
+        return AllocatorCounters(closed, closed, 0, 0, 0, 0)
+    stats = _memory_stats(device)
+    if isinstance(stats, Unavailable):
+        return AllocatorCounters(*_mem_get_info(device, opened=True), *(stats,) * 4)
+
+    def stat(name: str) -> Reading:
+        return int(stats.get(f"{name}.all.current", 0))
+
+    allocated, reserved = stat("allocated_bytes"), stat("reserved_bytes")
+    peak = int(stats.get("allocated_bytes.all.peak", 0))
+    total, free = _mem_get_info(device, opened=bool(reserved))
+    inactive = stat("inactive_split_bytes")
+    return AllocatorCounters(total, free, allocated, reserved, inactive, peak)
+
+
+def _memory_stats(device: torch.device) -> dict[str, Any] | Unavailable:
+    module: Any = getattr(torch, device.type, None)
+    for owner in (module, getattr(torch, "accelerator", None)):
+        if hasattr(owner, "memory_stats"):
+            try:
+                return dict(owner.memory_stats(device))
+            except (RuntimeError, NotImplementedError, AssertionError, ValueError):
+                continue
+    return _mps_stats(module)
+
+
+def _mps_stats(module: Any) -> dict[str, Any] | Unavailable:
+    """Apple's allocator has two counters of its own and no peak."""
+    if not hasattr(module, "current_allocated_memory"):
+        return Unavailable("this device's allocator keeps no statistics")
+    allocated = module.current_allocated_memory()
+    reserved = module.driver_allocated_memory()
+    return {
+        "allocated_bytes.all.current": allocated,
+        "reserved_bytes.all.current": reserved,
+        "allocated_bytes.all.peak": allocated,
+    }
+
+
+def _mem_get_info(device: torch.device, *, opened: bool) -> tuple[Reading, Reading]:
+    """Give (total, free) of a device that this process already holds memory on."""
+    module: Any = getattr(torch, device.type, None)
+    if hasattr(module, "recommended_max_memory"):
+        total = int(module.recommended_max_memory())
+        return total, total - int(module.driver_allocated_memory())
+    if not opened:  # asking would create a context of some hundred MB there
+        why = Unavailable(f"this process holds nothing on {device}")
+        return why, why
+    try:
+        free, total = module.mem_get_info(device)
+        return int(total), int(free)
+    except (AttributeError, RuntimeError, NotImplementedError) as error:
+        why = Unavailable(f"{device.type} does not say: {error}")
+        return why, why
+
+
+def nvml_name(device: torch.device) -> str | int | None:
+    """Give the name under which NVML knows a CUDA device; None for other devices."""
+    if device.type != "cuda" or torch.version.cuda is None:
+        return None
+    if in_use(device):
+        uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
+        if uuid is not None:
+            return f"GPU-{uuid}"
+    number = getattr(torch.cuda, "_get_nvml_device_index", None)
+    try:
+        return int(number(device.index)) if number is not None else device.index
+    except RuntimeError:
+        return None
+
+
+def use_count(tensor: torch.Tensor) -> int | None:
+    """Count the C++ owners of a tensor, its Python wrapper being one; None if torch is silent."""
+    count = getattr(tensor, "_use_count", None)
+    try:
+        return int(count()) if count is not None else None
+    except (RuntimeError, TypeError):
+        return None
+
+
+def raw_saved(node: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield (slot, saved value, packed by a hook) of an autograd node, running no hook.
+
+    ``_saved_x``, even ``hasattr`` of it, would call the unpack hook, which under
+    ``torch.utils.checkpoint`` runs the forward again; ``_raw_saved_x.data`` never does.
+    """
+    for name in _raw_slots(type(node)):
+        try:
+            got = getattr(node, name)
+        except RuntimeError:  # released by backward
+            continue
+        for saved in got if isinstance(got, tuple | list) else (got,):
+            data = getattr(saved, "data", None)
+            if data is not None:
+                yield name[len("_raw_saved_") :], data, saved.unpack_hook is not None
+
+
+_slots: dict[type, tuple[str, ...]] = {}
+
+
+def _raw_slots(kind: type) -> tuple[str, ...]:
+    """List a node class's raw slots; built-in classes live for ever, so they are remembered."""
+    if kind not in _slots:
+        names = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+        if kind.__flags__ & 1 << 9:  # Py_TPFLAGS_HEAPTYPE: the user's own Function, may die
+            return names
+        _slots[kind] = names
+    return _slots[kind]
+
+
+def current_autograd_node() -> Any:
+    """Give the autograd node that is running in this thread, None outside backward."""
+    current = getattr(torch._C, "_current_autograd_node", None)
+    return current() if current is not None else None
+
+
+def is_copy_on_write(tensor: torch.Tensor) -> bool:
+    """Say whether asking for the address would copy the data."""
+    lazy = getattr(torch._C, "_is_cow_tensor", None)
+    return bool(lazy(tensor)) if lazy is not None else False
