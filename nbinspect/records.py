@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
+import math
 import types
 import typing
 from collections.abc import Mapping
@@ -21,47 +23,113 @@ __all__ = ["Holding", "Reading", "Record", "SourceLine", "Unavailable", "from_pl
 
 
 def to_plain(value: Any) -> Any:
-    """Turn a record into dicts, lists and scalars that `json` takes as they are."""
+    """Turn a record into dicts, lists and scalars that strict JSON takes as they are.
+
+    NaN and the infinities, which JSON lacks, become ``{"float": "nan"}`` and the like.
+
+    Raises:
+        TypeError: `value` holds something that is no plain value.
+    """
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {f.name: to_plain(getattr(value, f.name)) for f in dataclasses.fields(value)}
     if isinstance(value, tuple):
         return [to_plain(item) for item in value]
-    return value
+    if type(value) is float and not math.isfinite(value):
+        return {"float": str(value)}
+    if value is None or type(value) in (str, int, float, bool):
+        return value
+    raise TypeError(f"a record holds plain values only, not {type(value).__name__}")
 
 
 def from_plain(plain: Any, hint: Any) -> Any:
     """Rebuild a value of type `hint` from what `to_plain` made of it.
 
     Raises:
-        TypeError: `plain` does not fit `hint`.
+        TypeError: `plain` does not fit `hint`; the message says where.
     """
+    return _read(plain, hint, "")
+
+
+def _read(plain: Any, hint: Any, path: str) -> Any:
+    """Read `plain`, which stands at `path`, as a `hint`."""
     origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        return from_plain(plain, next((arg for arg in args if _fits(plain, arg)), args[0]))
-    if not _fits(plain, hint):
-        raise TypeError(f"{plain!r} is no {hint}")
-    if origin is tuple:
-        items = args[:1] * len(plain) if args[1:] == (...,) else args
-        return tuple(from_plain(*pair) for pair in zip(plain, items, strict=True))
-    if dataclasses.is_dataclass(hint):
-        hints = typing.get_type_hints(hint)
-        return hint(**{name: from_plain(item, hints[name]) for name, item in plain.items()})
-    return float(plain) if hint is float else plain
-
-
-def _fits(plain: Any, hint: Any) -> bool:
-    """Say whether `plain` can be a `hint`, looking one level deep."""
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        return isinstance(plain, list)
+        return _read_union(plain, args, path)
     if origin is typing.Literal:
-        return plain in typing.get_args(hint)
-    if dataclasses.is_dataclass(hint):
-        names = {f.name for f in dataclasses.fields(hint)}
-        return isinstance(plain, Mapping) and names >= set(plain)
-    if hint is float:
-        return isinstance(plain, int | float) and not isinstance(plain, bool)
-    return type(plain) is hint or (hint is type(None) and plain is None)
+        if any(plain == arg and type(plain) is type(arg) for arg in args):
+            return plain
+    elif origin is tuple:
+        if isinstance(plain, list | tuple):
+            return _read_tuple(plain, args, path)
+    elif dataclasses.is_dataclass(hint):
+        if isinstance(plain, Mapping):
+            return _read_dataclass(plain, hint, path)
+    elif hint is float:
+        number = _float(plain)
+        if number is not None:
+            return number
+    elif hint in (str, int, bool, type(None)) and type(plain) is hint:
+        return plain
+    raise TypeError(f"{path or 'value'}: {_short(plain)} is no {_name(hint)}")
+
+
+def _read_union(plain: Any, hints: tuple[Any, ...], path: str) -> Any:
+    """Read as the first of `hints` that fits; a whole number stays one where both fit."""
+    errors = []
+    for hint in hints:
+        try:
+            return _read(plain, hint, path)
+        except TypeError as error:
+            errors.append(str(error))
+    # The deepest complaint is about the member that fits best.
+    raise TypeError(max(errors, key=lambda text: len(text.partition(": ")[0])))
+
+
+def _read_tuple(plain: Any, args: tuple[Any, ...], path: str) -> tuple[Any, ...]:
+    hints = args[:1] * len(plain) if args[1:] == (...,) else args
+    if len(plain) != len(hints):
+        raise TypeError(f"{path or 'value'}: {len(plain)} items instead of {len(hints)}")
+    pairs = enumerate(zip(plain, hints, strict=True))
+    return tuple(_read(item, hint, f"{path}[{i}]") for i, (item, hint) in pairs)
+
+
+def _read_dataclass(plain: Mapping[str, Any], hint: Any, path: str) -> Any:
+    hints = _hints(hint)
+    where = path or "value"
+    if unknown := sorted(set(plain) - set(hints)):
+        raise TypeError(f"{where}: {hint.__name__} has no {unknown[0]!r}")
+    missing = [f.name for f in dataclasses.fields(hint) if f.name not in plain and _required(f)]
+    if missing:
+        raise TypeError(f"{where}: {hint.__name__} needs {missing[0]!r}")
+    prefix = f"{path}." if path else ""
+    return hint(**{k: _read(item, hints[k], prefix + k) for k, item in plain.items()})
+
+
+def _required(field: dataclasses.Field[Any]) -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
+
+
+@functools.cache
+def _hints(hint: type) -> dict[str, Any]:
+    """Give the type of each field; resolving annotations is slow, so it is done once."""
+    hints = typing.get_type_hints(hint)
+    return {f.name: hints[f.name] for f in dataclasses.fields(hint)}  # type: ignore[arg-type]
+
+
+def _float(plain: Any) -> float | None:
+    """Give the float that `plain` stands for, None if it stands for none."""
+    if isinstance(plain, Mapping) and set(plain) == {"float"}:
+        return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.get(plain["float"])
+    return float(plain) if type(plain) in (int, float) else None
+
+
+def _short(plain: Any) -> str:
+    text = repr(plain)
+    return text if len(text) <= 60 else text[:59] + "…"
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) and not typing.get_args(hint) else str(hint)
 
 
 class Record(abc.ABC):
@@ -80,7 +148,11 @@ class Record(abc.ABC):
 
     @classmethod
     def from_dict(cls, plain: Mapping[str, Any]) -> Self:
-        """Rebuild the record that `to_dict` was called on; needs no torch."""
+        """Rebuild the record that `to_dict` was called on; needs no torch.
+
+        Raises:
+            TypeError: `plain` is no such record; the message says where it differs.
+        """
         record: Self = from_plain(plain, cls)
         return record
 
