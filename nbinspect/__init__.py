@@ -1,1 +1,78 @@
-"""nbinspect: look inside PyTorch training from a notebook."""
+"""See what fills memory in a PyTorch notebook, who keeps it there, and what to do about it.
+
+In a notebook::
+
+    %load_ext nbinspect
+    %gpumem
+
+and in Python `nbinspect.gpumem()`. Names are imported when they are first used, so importing
+this package costs next to nothing and brings in neither torch nor IPython.
+"""
+
+import importlib
+import typing
+
+if typing.TYPE_CHECKING:
+    from nbinspect.blocks import Unavailable
+    from nbinspect.memory import gpumem, memwatch
+    from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
+    from nbinspect.records import Holding, Record, SourceLine
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "DeviceMemory",
+    "Holding",
+    "MemoryDiff",
+    "MemoryReport",
+    "MemorySnapshot",
+    "Record",
+    "SourceLine",
+    "Unavailable",
+    "__version__",
+    "gpumem",
+    "load_ipython_extension",
+    "memwatch",
+    "unload_ipython_extension",
+]
+
+_HOMES = {
+    "DeviceMemory": "nbinspect.memory.records",
+    "Holding": "nbinspect.records",
+    "MemoryDiff": "nbinspect.memory.records",
+    "MemoryReport": "nbinspect.memory.records",
+    "MemorySnapshot": "nbinspect.memory.records",
+    "Record": "nbinspect.records",
+    "SourceLine": "nbinspect.records",
+    "Unavailable": "nbinspect.blocks",
+    "gpumem": "nbinspect.memory",
+    "memwatch": "nbinspect.memory",
+}
+
+
+def load_ipython_extension(shell: typing.Any) -> None:
+    """Add the magics to `shell`; IPython calls this for ``%load_ext nbinspect``."""
+    from nbinspect import magics
+
+    magics.load_ipython_extension(shell)
+
+
+def unload_ipython_extension(shell: typing.Any) -> None:
+    """Take everything out of `shell` again; IPython calls this for ``%unload_ext nbinspect``."""
+    from nbinspect import magics
+
+    magics.unload_ipython_extension(shell)
+
+
+def __getattr__(name: str) -> typing.Any:
+    """Import a public name when it is first asked for."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    """List the public names, imported or not."""
+    return __all__
