@@ -1,0 +1,65 @@
+"""Who holds the memory, refreshed between cells where that costs nothing one would notice."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from nbinspect.blocks import Bar, Segment
+
+_MAX_COST_S = 0.3
+_MAX_SHARE = 0.05
+
+
+class HolderBars:
+    """The census of the last cell's end, as one bar per device.
+
+    The census walks the heap, so it never runs in the sampling thread. It is taken when a cell
+    ends, unless the last one was slow or quick cells would feel it.
+    """
+
+    def __init__(self) -> None:
+        self.bars: tuple[Bar, ...] = ()
+        self.taken_s = 0.0
+        self.cost_s = 0.0
+        self.error = ""
+
+    def refresh(self) -> bool:
+        """Take a census if it is due; say whether one was taken."""
+        began = time.monotonic()
+        idle_s = began - self.taken_s
+        if self.cost_s > _MAX_COST_S or self.cost_s > _MAX_SHARE * idle_s:
+            return False
+        try:
+            self.bars, self.error = _census(), ""
+        except Exception as error:
+            self.bars, self.error = (), f"{type(error).__name__}: {error}"
+        self.taken_s = time.monotonic()
+        self.cost_s = self.taken_s - began
+        return True
+
+    def to_page(self) -> dict[str, Any]:
+        """Give what the page needs to draw the row and to say how old it is."""
+        from nbinspect.records import to_plain
+
+        return {
+            "bars": [to_plain(bar) for bar in self.bars],
+            "t": self.taken_s,
+            "slow": self.cost_s > _MAX_COST_S,
+            "cost_s": self.cost_s,
+            "error": self.error,
+        }
+
+
+def _census() -> tuple[Bar, ...]:
+    import nbinspect
+
+    devices = nbinspect.gpumem().devices
+    return tuple(_bar(each.device, each.by_kind) for each in devices if each.by_kind)
+
+
+def _bar(device: str, by_kind: tuple[tuple[str, int], ...]) -> Bar:
+    segments = tuple(
+        Segment(kind.replace("_", " ").lower(), size_bytes, kind) for kind, size_bytes in by_kind
+    )
+    return Bar(f"{device}, by holder", segments, note="tensors")

@@ -1,0 +1,102 @@
+"""The picture beside a live view: what a saved, untrusted or exported notebook shows."""
+
+from __future__ import annotations
+
+import base64
+import threading
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from nbinspect.blocks import Bar, Size, Span, Text, View
+from nbinspect.records import Record
+from nbinspect.widgets import page
+
+_PNG_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class LivePicture(Record):
+    """The last reading of a live view.
+
+    Attributes:
+        bars: one bar per device, then one per device by holder.
+        peaks: device and the most its first part held since the view was opened.
+        taken_at: local time of the reading, e.g. ``14:03:22``.
+        open_s: how long the view had been open.
+        error: why there was no reading, "" if there was one.
+    """
+
+    bars: tuple[Bar, ...]
+    peaks: tuple[tuple[str, int], ...]
+    taken_at: str
+    open_s: float
+    error: str = ""
+
+    def view(self) -> View:
+        """Headline, bars, and what the peaks mean."""
+        headline = Text((f"Memory at {self.taken_at}",), "headline")
+        if self.error:
+            return (headline, Text((f"No reading: {self.error}",), "action"), *self.bars)
+        note = (Text(self._peak_spans(), "note"),) if self.peaks else ()
+        return (headline, *self.bars, *note)
+
+    def _peak_spans(self) -> tuple[Span, ...]:
+        spans: list[Span] = [f"Highest reading in {_duration(self.open_s)}: "]
+        for n, (device, size_bytes) in enumerate(self.peaks):
+            spans += [", " if n else "", f"{device} ", Size(size_bytes)]
+        return (*spans, ". Shorter peaks than the time between two readings are not seen.")
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 60:
+        return f"{seconds:.0f} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+class Still:
+    """An output of its own that is redrawn at the end of cells and when the view closes.
+
+    Attributes:
+        css_class: its class in the page, by which the live view hides it while both are there.
+    """
+
+    def __init__(self, css_class: str) -> None:
+        self.css_class = css_class
+        self._shown: LivePicture | None = None
+        self._not_before = 0.0
+
+    def show(self, picture: LivePicture) -> None:
+        """Put the output where the running cell's output goes, without the costly PNG."""
+        page.publish(self._bundle(picture), self.css_class)
+
+    def update(self, picture: LivePicture, *, final: bool = False) -> None:
+        """Redraw it; unless `final`, only if drawing stays under 5 % of the user's time."""
+        began = time.monotonic()
+        too_soon = began < self._not_before or self._same(picture)
+        if not page.in_notebook() or (too_soon and not final):
+            return
+        bundle = self._bundle(picture)
+        # matplotlib may be drawing for the user in the main thread.
+        if threading.current_thread() is threading.main_thread():
+            bundle |= _png(picture)
+        page.publish(bundle, self.css_class, update=True)
+        self._shown = picture
+        self._not_before = time.monotonic() + (time.monotonic() - began) / _PNG_SHARE
+
+    def _same(self, picture: LivePicture) -> bool:
+        shown = self._shown
+        return shown is not None and (shown.bars, shown.error) == (picture.bars, picture.error)
+
+    def _bundle(self, picture: LivePicture) -> dict[str, Any]:
+        html = f'<div class="{self.css_class}">{picture.html()}</div>'
+        return {"text/plain": picture.text(), "text/html": html}
+
+
+def _png(picture: LivePicture) -> dict[str, Any]:
+    """Draw for readers that drop HTML; a notebook without it still has text and HTML."""
+    try:
+        return {"image/png": base64.b64encode(picture.png()).decode()}
+    except Exception:
+        return {}
