@@ -113,7 +113,7 @@ def _required(field: dataclasses.Field[Any]) -> bool:
 def _hints(hint: type) -> dict[str, Any]:
     """Give the type of each field; resolving annotations is slow, so it is done once."""
     hints = typing.get_type_hints(hint)
-    return {f.name: hints[f.name] for f in dataclasses.fields(hint)}  # type: ignore[arg-type]
+    return {f.name: hints[f.name] for f in dataclasses.fields(hint)}
 
 
 def _float(plain: Any) -> float | None:

@@ -9,6 +9,13 @@ from __future__ import annotations
 import math
 import unicodedata
 
+TIME_UNITS = (
+    (1e-3, 1e6, "µs"),
+    (1.0, 1e3, "ms"),
+    (180.0, 1.0, "s"),
+    (10_800.0, 1 / 60, "min"),
+    (math.inf, 1 / 3600, "h"),
+)
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 ELLIPSIS = "…"
 MINUS = "\u2212"
@@ -65,10 +72,8 @@ def seconds(time_s: float) -> str:
     """Give a time with the unit that suits it: ``320 ms``, ``2.5 s``, ``3 min``."""
     if time_s <= 0:
         return "0 s"
-    for limit, scale, unit in ((1e-3, 1e6, "µs"), (1, 1e3, "ms"), (120, 1, "s"), (7200, 1 / 60, "min")):
-        if time_s < limit:
-            return f"{time_s * scale:.3g} {unit}"
-    return f"{time_s / 3600:.3g} h"
+    scale, unit = next((scale, unit) for limit, scale, unit in TIME_UNITS if time_s < limit)
+    return f"{time_s * scale:.3g} {unit}"
 
 
 def printable(text: str) -> str:

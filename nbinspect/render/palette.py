@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 GREY = "#8c8c8c"
+SLATE = "#5b7083"
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +45,10 @@ HUES: dict[str, Hue] = {
     "CYCLE": Hue("#d55e00", True, "cycles"),
     "OTHER": Hue(GREY, False, "other"),
     "UNTRACKED": Hue(GREY, True, "not found"),
-    "CACHED": Hue(GREY, True, "cached"),
-    "OTHER_PROCESSES": Hue(GREY, False, "other processes"),
-    "PROCESS": Hue(GREY, False, "this process"),
+    "ALLOCATED": Hue(SLATE, False, "tensors"),
+    "PROCESS": Hue(SLATE, False, "this process"),
+    "CACHED": Hue(SLATE, True, "cached"),
+    "OTHERS": Hue(GREY, False, "others"),
     "FREE": Hue("#cccccc", False, "free", empty=True),
 }
 

@@ -1,0 +1,261 @@
+"""Views as one self-contained HTML fragment that reads well in every front end.
+
+Untrusted notebooks and code hosts drop ``<style>`` and ``<svg>`` and keep ``<img>``. So the
+fragment carries its pictures once more, as an image that the style sheet hides: without the style
+sheet the bars are empty and invisible, and the image and plain tables are there. For that reason
+nothing inside a picture is text: axis labels come from the style sheet too.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from typing import assert_never
+
+from nbinspect.blocks import (
+    Advice,
+    Bar,
+    Block,
+    Cell,
+    Code,
+    Column,
+    Fold,
+    Size,
+    Span,
+    Table,
+    Text,
+    Timeline,
+    Unavailable,
+    View,
+)
+from nbinspect.render.cells import (
+    bar_total,
+    cell_text,
+    cut_name,
+    is_number,
+    largest,
+    more_text,
+)
+from nbinspect.render.curve import Curve, curve
+from nbinspect.render.format import (
+    bytes_text,
+    cut_end,
+    exact_bytes,
+    printable,
+    seconds,
+)
+from nbinspect.render.palette import css_class, hue
+from nbinspect.render.style import style_sheet
+from nbinspect.render.words import bar_words, timeline_words
+
+NAME_WIDTH = 60
+CODE_WIDTH = 80
+NOTHING_HERE = '<p class="nbi-quiet">nothing</p>'
+
+
+def to_html(view: View) -> str:
+    """Render a view as a ``<div class="nbi">`` that needs nothing from anywhere."""
+    parts = [_block(block) for block in view]
+    at = next((i for i, block in enumerate(view) if isinstance(block, Bar | Timeline)), None)
+    if at is not None:
+        parts.insert(at, _fallback(view))
+    return f'<div class="nbi"><style>{style_sheet()}</style>{"".join(parts)}</div>'
+
+
+def _block(block: Block) -> str:
+    match block:
+        case Text():
+            return f'<p class="nbi-block nbi-{block.role}">{_spans(block.spans)}</p>'
+        case Advice():
+            return _advice(block)
+        case Bar():
+            return _bar(block)
+        case Table():
+            return _table(block)
+        case Timeline():
+            return _timeline(block)
+        case Fold():
+            inside = "".join(_block(inner) for inner in block.blocks)
+            return f'<details class="nbi-block"><summary>{_text(block.title)}</summary>{inside}</details>'
+        case _:
+            assert_never(block)
+
+
+def _text(text: str) -> str:
+    """Make any text harmless, between tags and in an attribute's quotes."""
+    return escape(printable(text), quote=True)
+
+
+def _spans(spans: Sequence[Span]) -> str:
+    return "".join(_span(span) for span in spans)
+
+
+def _span(span: Span) -> str:
+    match span:
+        case Code(text):
+            return f"<code>{_text(text)}</code>"
+        case Size(n_bytes):
+            return _size(n_bytes)
+        case str():
+            return _text(span)
+        case _:
+            assert_never(span)
+
+
+def _size(n_bytes: int, css: str = "nbi-n") -> str:
+    return f'<span class="{css}" title="{exact_bytes(n_bytes)}">{bytes_text(n_bytes)}</span>'
+
+
+def _advice(block: Advice) -> str:
+    back = "" if block.size_bytes is None else " " + _size(block.size_bytes, "nbi-back")
+    code = f'<code class="nbi-mend">{_text(block.code)}</code>' if block.code else ""
+    return f'<div class="nbi-block nbi-advice">{_spans(block.spans)}{back}{code}</div>'
+
+
+def _bar(block: Bar) -> str:
+    total = bar_total(block)
+    full = total.full_bytes or 1
+    segments, entries = [], []
+    for segment in block.segments:
+        css = css_class(segment.hue)
+        title = f"{_text(segment.label)}: {exact_bytes(segment.size_bytes)}"
+        if segment.size_bytes > 0 and not hue(segment.hue).empty:
+            width = 100 * segment.size_bytes / full
+            segments.append(
+                f'<span class="nbi-seg {css}" style="width:{width:.3f}%" title="{title}"></span>'
+            )
+        entries.append(
+            f'<li><span class="nbi-sw {css}"></span><span>{_text(segment.label)}</span> '
+            f"{_size(segment.size_bytes)}</li>"
+        )
+    track = "".join(segments)
+    return (
+        f'<div class="nbi-block"><div class="nbi-head"><span class="nbi-title">{_text(block.label)}'
+        f"</span> <span>{escape(total.text)}</span></div>"
+        f'<div class="nbi-track" role="img" aria-label="{_text(bar_words(block))}">{track}</div>'
+        f'<ul class="nbi-legend">{"".join(entries)}</ul></div>'
+    )
+
+
+def _table(block: Table) -> str:
+    title = f'<caption class="nbi-title">{_text(block.title)}</caption>' if block.title else ""
+    if not block.rows and not block.n_more:
+        heading = f'<p class="nbi-title">{_text(block.title)}</p>' if block.title else ""
+        return f'<div class="nbi-block">{heading}{NOTHING_HERE}</div>'
+    head = "".join(f"<th{_cell_class(c)}>{_text(c.title)}</th>" for c in block.columns)
+    tops = [largest(block, at) for at in range(len(block.columns))]
+    body = "".join(
+        f"<tr>{''.join(_cell(*args) for args in zip(row, block.columns, tops, strict=True))}</tr>"
+        for row in block.rows
+    )
+    if block.n_more:
+        body += (
+            f'<tr class="nbi-more"><td colspan="{len(block.columns)}">{more_text(block)}</td></tr>'
+        )
+    return (
+        f'<table class="nbi-block nbi-table">{title}<thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table>"
+    )
+
+
+def _cell_class(column: Column) -> str:
+    if is_number(column):
+        return ' class="nbi-num"'
+    return ' class="nbi-kind"' if column.kind == "kind" else ""
+
+
+def _cell(cell: Cell, column: Column, top: float) -> str:
+    return f"<td{_cell_class(column)}>{_cell_inside(cell, column, top)}</td>"
+
+
+def _cell_inside(cell: Cell, column: Column, top: float) -> str:
+    words = cell_text(cell, column)
+    if cell is None or isinstance(cell, Unavailable):
+        return f'<span class="nbi-miss">{escape(words)}</span>'
+    if isinstance(cell, str):
+        return _words(cell, words, column)
+    if column.kind == "bytes":
+        share = 100 * abs(cell) / top if top else 0
+        bar = f'<span class="nbi-share"><span style="width:{share:.1f}%"></span></span>'
+        return bar + _size(round(cell))
+    return words
+
+
+def _words(cell: str, words: str, column: Column) -> str:
+    if column.kind == "kind":
+        return f'<span class="nbi-sw {css_class(cell)}"></span>{escape(words)}'
+    if column.kind not in ("name", "code"):
+        return escape(words)
+    cut = cut_name(cell, NAME_WIDTH) if column.kind == "name" else cut_end(cell, CODE_WIDTH)
+    title = f' title="{escape(words)}"' if cut != words else ""
+    return f"<code{title}>{escape(cut)}</code>"
+
+
+def _timeline(block: Timeline) -> str:
+    drawn = curve(block)
+    head = f'<div class="nbi-head"><span class="nbi-title">{_text(block.title)}</span></div>'
+    if not drawn.points:
+        return f'<div class="nbi-block">{head}<p class="nbi-quiet">nothing was recorded</p></div>'
+    marks = "".join(
+        f'<li><span class="nbi-dot" data-t="{n}"></span><span>{_text(mark.label)}</span> '
+        f"{_size(mark.size_bytes)} <span>at {seconds(mark.time_s)}</span></li>"
+        for n, mark in enumerate(block.marks, start=1)
+    )
+    if block.baseline_bytes is not None:
+        marks += f"<li><span>dashed: before</span> {_size(block.baseline_bytes)}</li>"
+    legend = f'<ul class="nbi-legend">{marks}</ul>' if marks else ""
+    return (
+        f'<div class="nbi-block">{head}<div class="nbi-plot" role="img" '
+        f'aria-label="{_text(timeline_words(block))}">{_plot(drawn)}</div>{legend}</div>'
+    )
+
+
+def _plot(drawn: Curve) -> str:
+    """Draw a curve: lines stretch with the page, and labels keep their size."""
+    line = svg_steps(drawn.points)
+    area = f"{line}V1000H0Z"
+    parts = [_label("nbi-y", "bottom", tick.at, tick.label) for tick in drawn.y_ticks]
+    parts += [_label("nbi-x", "left", tick.at, tick.label) for tick in drawn.x_ticks]
+    # Without the style sheet it has no size: no stray picture.
+    parts.append(
+        '<svg viewBox="0 0 1000 1000" width="0" height="0" preserveAspectRatio="none" '
+        f'aria-hidden="true"><path class="nbi-area" d="{area}"></path>'
+        f'<path class="nbi-curve" d="{line}"></path></svg>'
+    )
+    if drawn.baseline is not None:
+        parts.append(f'<span class="nbi-base" style="bottom:{100 * drawn.baseline:.2f}%"></span>')
+    for x, y, number, _ in drawn.marks:
+        place = f"left:{100 * x:.2f}%;top:{100 * (1 - y):.2f}%"
+        parts.append(f'<span class="nbi-dot" style="{place}" data-t="{number}"></span>')
+    return "".join(parts)
+
+
+def _label(css: str, side: str, at: float, label: str) -> str:
+    """Give a label of an axis; the style sheet writes it from the attribute."""
+    return f'<span class="{css}" style="{side}:{100 * at:.2f}%" data-t="{label}"></span>'
+
+
+def svg_steps(points: Sequence[tuple[float, float]]) -> str:
+    """Give the path of steps in a square of 1000 x 1000, y downwards."""
+    scaled = [(round(1000 * x, 1), round(1000 * (1 - y), 1)) for x, y in points]
+    path = [f"M{scaled[0][0]:g} {scaled[0][1]:g}"]
+    for (x, y), (_, before) in zip(scaled[1:], scaled, strict=False):
+        path.append(f"H{x:g}" + (f"V{y:g}" if y != before else ""))
+    return "".join(path)
+
+
+def _fallback(view: View) -> str:
+    """Give the pictures of a view as an image, for places that drop the style sheet."""
+    from nbinspect.render.png import pictures_to_png
+
+    words = [
+        bar_words(b) if isinstance(b, Bar) else timeline_words(b)
+        for b in view
+        if isinstance(b, Bar | Timeline)
+    ]
+    data = base64.b64encode(pictures_to_png(view)).decode("ascii")
+    return (
+        f'<img class="nbi-fallback" width="720" alt="{_text(". ".join(words))}" '
+        f'src="data:image/png;base64,{data}">'
+    )

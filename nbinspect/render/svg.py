@@ -1,0 +1,44 @@
+"""Views as one self-contained SVG picture on a white card, with its text as text."""
+
+from __future__ import annotations
+
+import io
+import re
+from typing import Any
+
+from nbinspect.blocks import View
+from nbinspect.render.figure import MONO, SANS, own_settings
+
+# Verdana has the widths of DejaVu Sans, so that lines end where they were measured to end.
+FONTS = {
+    SANS: "'DejaVu Sans', Verdana, sans-serif",
+    MONO: "'DejaVu Sans Mono', Menlo, Consolas, monospace",
+}
+NO_METADATA = {"Date": None, "Creator": None, "Format": None, "Type": None}
+
+
+def to_svg(view: View) -> str:
+    """Render a view as SVG; the same view gives the same text, byte for byte."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    from nbinspect.render.draw import figure
+
+    written = io.StringIO()
+    with own_settings():
+        canvas: Any = FigureCanvasSVG(figure(view))
+        canvas.print_svg(written, metadata=NO_METADATA)
+    return _tidy(written.getvalue())
+
+
+def _tidy(svg: str) -> str:
+    """Leave out the prologue and the comments, count in pixels, and name more fonts."""
+    svg = re.sub(r"<!--.*?-->\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
+    svg = re.sub(r'(?<=width=")([\d.]+)pt(" height=")([\d.]+)pt', r"\1\2\3", _swap(svg), count=1)
+    for family, fonts in FONTS.items():
+        svg = svg.replace(f"px '{family}'", f"px {fonts}")
+    return svg
+
+
+def _swap(svg: str) -> str:
+    """Put the width before the height."""
+    return re.sub(r'(height="[^"]*") (.*?)(width="[^"]*")', r"\3 \1 \2", svg, count=1)

@@ -1,0 +1,189 @@
+"""Views as plain text, for a terminal and for people who listen to a screen reader.
+
+No colours and no escape codes: the same text goes into logs and files.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import assert_never
+
+from nbinspect.blocks import (
+    Advice,
+    Bar,
+    Block,
+    Column,
+    Fold,
+    Table,
+    Text,
+    Timeline,
+    View,
+)
+from nbinspect.render.cells import bar_total, cell_text, cut_name, is_number, more_text
+from nbinspect.render.curve import curve
+from nbinspect.render.format import (
+    bytes_text,
+    cut_end,
+    cut_middle,
+    pad,
+    percent,
+    printable,
+    seconds,
+    text_width,
+    wrap,
+)
+from nbinspect.render.palette import hue
+from nbinspect.render.words import spans_text
+
+MIN_WIDTH = 40
+MAX_BAR_WIDTH = 32
+SHORT_FOLD_LINES = 6
+EIGHTHS = "▏▎▍▌▋▊▉█"
+SPARKS = "▁▂▃▄▅▆▇█"
+
+
+def to_text(view: View, width: int = 88) -> str:
+    """Render a view as lines of at most `width` columns; below 40 it is taken as 40."""
+    width = max(width, MIN_WIDTH)
+    paragraphs = [_lines(block, width) for block in view]
+    return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in paragraphs if lines)
+
+
+def _lines(block: Block, width: int) -> list[str]:
+    match block:
+        case Text():
+            return _text(block, width)
+        case Advice():
+            return _advice(block, width)
+        case Bar():
+            return _bar(block, width)
+        case Table():
+            return _table(block, width)
+        case Timeline():
+            return _timeline(block, width)
+        case Fold():
+            return _fold(block, width)
+        case _:
+            assert_never(block)
+
+
+def _text(block: Text, width: int) -> list[str]:
+    mark = "! " if block.role == "action" else ""
+    return _hang(mark, wrap(spans_text(block.spans), width - len(mark)))
+
+
+def _hang(mark: str, lines: list[str]) -> list[str]:
+    """Put a mark before the first line and as much room before the others."""
+    return [(mark if at == 0 else " " * len(mark)) + line for at, line in enumerate(lines)]
+
+
+def _advice(block: Advice, width: int) -> list[str]:
+    sentence = spans_text(block.spans)
+    if block.size_bytes is not None:
+        sentence += f" ({bytes_text(block.size_bytes)})"
+    lines = _hang("-> ", wrap(sentence, width - 3))
+    # The code is never cut: it is there to be copied.
+    return [*lines, f"       {printable(block.code)}"] if block.code else lines
+
+
+def _bar(block: Bar, width: int) -> list[str]:
+    total = bar_total(block)
+    head = wrap(f"{printable(block.label)}: {total.text}", width)
+    if not block.segments:
+        return head
+    names = [printable(s.label) for s in block.segments]
+    sizes = [bytes_text(s.size_bytes) for s in block.segments]
+    w_size = max(map(len, sizes))
+    w_name = min(max(map(text_width, names)), width - 2 - w_size - 8 - 12)
+    w_bar = min(MAX_BAR_WIDTH, width - 2 - w_name - w_size - 8 - 2)
+    lines = []
+    for segment, name, size in zip(block.segments, names, sizes, strict=True):
+        share = segment.size_bytes / total.full_bytes if total.full_bytes else 0.0
+        track = _track(share, w_bar, "░" if hue(segment.hue).empty else "")
+        name = pad(cut_middle(name, w_name), w_name)
+        lines.append(f"  {name}  {pad(size, w_size, right=True)}  {percent(share):>6}  {track}")
+    return [*head, *lines]
+
+
+def _track(share: float, width: int, fill: str = "") -> str:
+    """Draw a share of `width` columns in eighths; what is not nothing is at least a sliver."""
+    eighths = round(min(max(share, 0.0), 1.0) * width * 8)
+    if share > 0:
+        eighths = max(eighths, 1)
+    if fill:
+        return fill * max(1, eighths // 8) if eighths else ""
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (EIGHTHS[rest - 1] if rest else "")
+
+
+def _table(block: Table, width: int) -> list[str]:
+    title = [printable(block.title)] if block.title else []
+    if not block.rows and not block.n_more:
+        return [*title, "  nothing"]
+    texts = [
+        [cell_text(cell, column) for cell, column in zip(row, block.columns, strict=True)]
+        for row in block.rows
+    ]
+    headings = [printable(column.title) for column in block.columns]
+    widths = _column_widths(block.columns, [headings, *texts], width - 2)
+    lines = [_row(headings, block.columns, widths)]
+    lines.append("  " + "  ".join("─" * w for w in widths))
+    lines += [_row(row, block.columns, widths) for row in texts]
+    if block.n_more:
+        lines.append("  " + more_text(block))
+    return [*(cut_end(line, width) for line in title), *lines]
+
+
+def _column_widths(columns: Sequence[Column], rows: list[list[str]], width: int) -> list[int]:
+    """Give each column the room it wants; where that is too much, the widest texts give way."""
+    widths = [max(text_width(row[i]) for row in rows) for i in range(len(columns))]
+    spare = sum(widths) + 2 * (len(widths) - 1) - width
+    flexible = [i for i, column in enumerate(columns) if not is_number(column)]
+    while spare > 0 and flexible:
+        widest = max(flexible, key=lambda i: widths[i])
+        if widths[widest] <= 6:
+            break
+        widths[widest] -= 1
+        spare -= 1
+    return widths
+
+
+def _row(texts: list[str], columns: Sequence[Column], widths: list[int]) -> str:
+    cells = []
+    for text, column, width in zip(texts, columns, widths, strict=True):
+        cut = cut_name if column.kind == "name" else cut_end
+        cells.append(pad(cut(text, width), width, right=is_number(column)))
+    return "  " + "  ".join(cells)
+
+
+def _timeline(block: Timeline, width: int) -> list[str]:
+    title = [cut_end(block.title, width)]
+    drawn = curve(block, width)
+    if not drawn.points:
+        return [*title, "  nothing was recorded"]
+    n_columns = min(width - 2, 72)
+    heights = [0.0] * n_columns
+    for (x, y), (next_x, _) in zip(drawn.points, drawn.points[1:], strict=False):
+        first = min(int(x * n_columns), n_columns - 1)
+        for at in range(first, max(first + 1, min(int(next_x * n_columns), n_columns))):
+            heights[at] = max(heights[at], y)
+    top = max(heights) or 1.0
+    spark = "".join(SPARKS[round(y / top * 7)] for y in heights)
+    duration = seconds(max(block.times_s) - min(block.times_s))
+    low, high = min(block.sizes_bytes), max(block.sizes_bytes)
+    lines = [*title, f"  {spark}"]
+    lines += wrap(f"  from {bytes_text(low)} to {bytes_text(high)} in {duration}", width)
+    if block.baseline_bytes is not None:
+        lines.append(f"  before: {bytes_text(block.baseline_bytes)}")
+    for mark in block.marks:
+        text = f"{printable(mark.label)}: {bytes_text(mark.size_bytes)} at {seconds(mark.time_s)}"
+        lines += _hang("  ", wrap(text, width - 2))
+    return lines
+
+
+def _fold(block: Fold, width: int) -> list[str]:
+    title = cut_end(block.title, width - 2)
+    inside = to_text(block.blocks, width - 2).splitlines()
+    if len(inside) > SHORT_FOLD_LINES:
+        return [f"+ {title}"]
+    return [f"- {title}", *(f"  {line}" for line in inside)]
