@@ -1,0 +1,67 @@
+"""For every test: nothing may be left behind, and what a machine lacks is said in one line."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+pytest_plugins = ["leftovers"]
+
+HERE = Path(__file__).parent
+_LACKING = pytest.StashKey[dict[str, str]]()
+
+
+def find_browser() -> str | None:
+    """Give the browser to test with: a named one, the system's, or playwright's own."""
+    names = ("chromium", "chromium-browser", "google-chrome")
+    found = os.environ.get("E2E_CHROMIUM") or next(filter(None, map(shutil.which, names)), None)
+    return found or _playwrights_own()
+
+
+def _playwrights_own() -> str | None:
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        path = playwright.chromium.executable_path
+    return path if Path(path).exists() else None
+
+
+def _lacks_browser() -> str:
+    if find_browser():
+        return ""
+    if os.environ.get("NBINSPECT_BROWSER") == "required":
+        raise pytest.UsageError("browser tests are required, and there is no chromium on the PATH")
+    return "no chromium found; install one (or run .venv/bin/playwright install chromium)"
+
+
+def _lacks_gpu() -> str:
+    import torch
+
+    return "" if torch.cuda.is_available() else "no CUDA device; run them where there is one"
+
+
+NEEDS = {"browser": _lacks_browser, "gpu": _lacks_gpu}
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark the tests of `tests/browser` and `tests/gpu`, and take out what cannot run here."""
+    lacking = config.stash.setdefault(_LACKING, {})
+    for need, lacks in NEEDS.items():
+        own = [item for item in items if (HERE / need) in item.path.parents]
+        for item in own:
+            item.add_marker(need)
+        if own and (why := lacks()):
+            lacking[need] = f"{len(own)} {need} tests skipped: {why}"
+            items[:] = [item for item in items if item not in own]
+            config.hook.pytest_deselected(items=own)
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say in one line each what was left out, and how to have it."""
+    for line in config.stash.get(_LACKING, {}).values():
+        terminalreporter.write_line(line, yellow=True)
