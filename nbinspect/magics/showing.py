@@ -1,0 +1,84 @@
+"""Showing a record once, and saying so when nbinspect itself fails."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from IPython.core import displayhook
+
+from nbinspect.magics.options import Call
+from nbinspect.records import Record
+
+Shell = Any
+"""An `IPython.core.interactiveshell.InteractiveShell`, which is typed by halves only."""
+
+
+class Showing:
+    """Shows the records of magics in one shell.
+
+    A magic shows its record where it stands, so that it is seen in a loop or in a function too,
+    and returns it. If its line is the last of the cell, IPython would show the same record once
+    more; `already_shown` keeps it from that.
+    """
+
+    def __init__(self, shell: Shell) -> None:
+        self._shell = shell
+        # The record itself and not its id, which another record could get in the same cell.
+        self._last: Record | None = None
+
+    def deliver(self, call: Call, record: Record) -> None:
+        """Keep `record` under the name given with ``-o``, and show it unless asked not to."""
+        if call.options.output:
+            self._shell.push({call.options.output: record})
+        self._last = record
+        if not call.quiet:
+            with own_errors(call.magic):
+                self._publish(record)
+
+    def _publish(self, record: Record) -> None:
+        # `display(record)` would print the whole traceback of a record that fails to render.
+        wanted = self._shell.display_formatter.active_types
+        bundle = record._repr_mimebundle_(include=set(wanted))
+        self._shell.display_pub.publish({k: bundle[k] for k in bundle if k in wanted}, {})
+
+    def already_shown(self, record: Record) -> None:
+        """Let IPython's display hook skip a record that a magic has just shown.
+
+        Registered with IPython's first formatter, for which to return means "it has been
+        displayed" and NotImplementedError means "go on as usual".
+        """
+        if record is not self._last or not _asked_by_display_hook():
+            raise NotImplementedError
+
+    def forget(self) -> None:
+        """Hold no record any longer; called when a cell has ended."""
+        self._last = None
+
+
+def _asked_by_display_hook() -> bool:
+    """Say whether a cell's last value is being shown, rather than something given to `display`."""
+    frame = sys._getframe(1)
+    for _ in range(8):  # formatter and its decorators: 4 frames in IPython 9
+        if frame.f_code.co_filename == displayhook.__file__:
+            return True
+        if frame.f_back is None:
+            return False
+        frame = frame.f_back
+    return False
+
+
+@contextmanager
+def own_errors(magic: str) -> Iterator[None]:
+    """Turn an error of nbinspect's own into a short note, so that the user's cell goes on."""
+    try:
+        yield
+    except Exception as error:
+        at = traceback.extract_tb(error.__traceback__)[-1]
+        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
+        where = f"{Path(at.filename).name}:{at.lineno}"
+        sys.stderr.write(f"nbinspect: {magic} failed, your code did not: {what} (at {where})\n")
