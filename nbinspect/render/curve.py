@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from nbinspect.blocks import Timeline
 from nbinspect.render.format import TIME_UNITS, bytes_text, plain_number
 
-MAX_COLUMNS = 400
+MAX_COLUMNS = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def thin(steps: list[tuple[float, float]], max_columns: int) -> list[tuple[float
 def _byte_levels(largest: float) -> list[float]:
     """Give three to six round binary levels from 0 to at least `largest`."""
     unit = 1024.0 ** max(0, math.floor(math.log(max(largest, 1.0), 1024) + 1e-9))
-    step = _round_up(largest / unit / 4, (1.0, 2.0, 2.5, 5.0, 10.0))
+    step = _round_up(largest / unit / 5, (1.0, 2.0, 2.5, 5.0, 10.0))
     step = max(step, 1.0) if unit == 1 else step
     n_steps = max(1, math.ceil(largest / unit / step - 1e-9))
     return [i * step * unit for i in range(n_steps + 1)]

@@ -114,7 +114,9 @@ class Sheet:
         """Write one line, with its baseline at `y`."""
         if text:
             style: dict[str, Any] = {"family": [family], "weight": weight, "ha": align}
-            self._axes.text(x, y, text, fontsize=size, color=color, va="baseline", **style)
+            self._axes.text(
+                x, y, text, fontsize=size, color=color, va="baseline", zorder=6, **style
+            )
 
     def box(
         self,
@@ -144,7 +146,7 @@ class Sheet:
         """Fill a circle."""
         from matplotlib.patches import Circle
 
-        self._axes.add_patch(Circle((x, y), radius, facecolor=fill, linewidth=0))
+        self._axes.add_patch(Circle((x, y), radius, facecolor=fill, linewidth=0, zorder=5))
 
     def line(
         self, xs: Sequence[float], ys: Sequence[float], color: str = LINE, **style: Any

@@ -9,6 +9,7 @@ nothing inside a picture is text: axis labels come from the style sheet too.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from html import escape
 from typing import assert_never
@@ -51,6 +52,7 @@ from nbinspect.render.words import bar_words, timeline_words
 
 NAME_WIDTH = 60
 CODE_WIDTH = 80
+SHORT_CELL = 16
 NOTHING_HERE = '<p class="nbi-quiet">nothing</p>'
 
 
@@ -66,7 +68,7 @@ def to_html(view: View) -> str:
 def _block(block: Block) -> str:
     match block:
         case Text():
-            return f'<p class="nbi-block nbi-{block.role}">{_spans(block.spans)}</p>'
+            return _paragraph(block)
         case Advice():
             return _advice(block)
         case Bar():
@@ -80,6 +82,13 @@ def _block(block: Block) -> str:
             return f'<details class="nbi-block"><summary>{_text(block.title)}</summary>{inside}</details>'
         case _:
             assert_never(block)
+
+
+def _paragraph(block: Text) -> str:
+    inside = _spans(block.spans)
+    if block.role in ("headline", "action"):
+        inside = f"<strong>{inside}</strong>"
+    return f'<p class="nbi-block nbi-{block.role}">{inside}</p>'
 
 
 def _text(text: str) -> str:
@@ -109,7 +118,7 @@ def _size(n_bytes: int, css: str = "nbi-n") -> str:
 
 def _advice(block: Advice) -> str:
     back = "" if block.size_bytes is None else " " + _size(block.size_bytes, "nbi-back")
-    code = f'<code class="nbi-mend">{_text(block.code)}</code>' if block.code else ""
+    code = f'<br><code class="nbi-mend">{_text(block.code)}</code>' if block.code else ""
     return f'<div class="nbi-block nbi-advice">{_spans(block.spans)}{back}{code}</div>'
 
 
@@ -126,16 +135,24 @@ def _bar(block: Bar) -> str:
                 f'<span class="nbi-seg {css}" style="width:{width:.3f}%" title="{title}"></span>'
             )
         entries.append(
-            f'<li><span class="nbi-sw {css}"></span><span>{_text(segment.label)}</span> '
-            f"{_size(segment.size_bytes)}</li>"
+            f'<span><span class="nbi-sw {css}"></span><span>{_text(segment.label)}</span> '
+            f"{_size(segment.size_bytes)}</span>"
         )
     track = "".join(segments)
     return (
-        f'<div class="nbi-block"><div class="nbi-head"><span class="nbi-title">{_text(block.label)}'
-        f"</span> <span>{escape(total.text)}</span></div>"
+        f'<div class="nbi-block"><div class="nbi-head"><strong class="nbi-title">{_text(block.label)}'
+        f"</strong> <span>{escape(total.text)}</span></div>"
         f'<div class="nbi-track" role="img" aria-label="{_text(bar_words(block))}">{track}</div>'
-        f'<ul class="nbi-legend">{"".join(entries)}</ul></div>'
+        f"{_legend(entries)}</div>"
     )
+
+
+def _legend(entries: list[str]) -> str:
+    """Set entries side by side; the dots between them are for where no style sheet does it."""
+    if not entries:
+        return ""
+    inside = '<span class="nbi-sep"> · </span>'.join(entries)
+    return f'<p class="nbi-legend">{inside}</p>'
 
 
 def _table(block: Table) -> str:
@@ -143,10 +160,19 @@ def _table(block: Table) -> str:
     if not block.rows and not block.n_more:
         heading = f'<p class="nbi-title">{_text(block.title)}</p>' if block.title else ""
         return f'<div class="nbi-block">{heading}{NOTHING_HERE}</div>'
-    head = "".join(f"<th{_cell_class(c)}>{_text(c.title)}</th>" for c in block.columns)
+    openings = [_opening(block, at) for at in range(len(block.columns))]
     tops = [largest(block, at) for at in range(len(block.columns))]
+    head = "".join(
+        f"<th{opening}>{_text(column.title)}</th>"
+        for opening, column in zip(openings, block.columns, strict=True)
+    )
     body = "".join(
-        f"<tr>{''.join(_cell(*args) for args in zip(row, block.columns, tops, strict=True))}</tr>"
+        "<tr>"
+        + "".join(
+            f"<td{opening}>{_cell(cell, column, top)}</td>"
+            for opening, cell, column, top in zip(openings, row, block.columns, tops, strict=True)
+        )
+        + "</tr>"
         for row in block.rows
     )
     if block.n_more:
@@ -159,17 +185,20 @@ def _table(block: Table) -> str:
     )
 
 
-def _cell_class(column: Column) -> str:
+def _opening(block: Table, at: int) -> str:
+    """Give the attributes of a column's cells; the inline style is for front ends' own tables."""
+    column = block.columns[at]
     if is_number(column):
         return ' class="nbi-num"'
-    return ' class="nbi-kind"' if column.kind == "kind" else ""
+    css = "nbi-kind" if column.kind == "kind" else ""
+    if column.kind == "text" and all(
+        len(cell_text(row[at], column)) <= SHORT_CELL for row in block.rows
+    ):
+        css = "nbi-short"
+    return f' class="{css}" style="text-align:left"'
 
 
 def _cell(cell: Cell, column: Column, top: float) -> str:
-    return f"<td{_cell_class(column)}>{_cell_inside(cell, column, top)}</td>"
-
-
-def _cell_inside(cell: Cell, column: Column, top: float) -> str:
     words = cell_text(cell, column)
     if cell is None or isinstance(cell, Unavailable):
         return f'<span class="nbi-miss">{escape(words)}</span>'
@@ -189,25 +218,31 @@ def _words(cell: str, words: str, column: Column) -> str:
         return escape(words)
     cut = cut_name(cell, NAME_WIDTH) if column.kind == "name" else cut_end(cell, CODE_WIDTH)
     title = f' title="{escape(words)}"' if cut != words else ""
-    return f"<code{title}>{escape(cut)}</code>"
+    return (
+        f"<code{title}>{_breakable(escape(cut)) if column.kind == 'name' else escape(cut)}</code>"
+    )
+
+
+def _breakable(name: str) -> str:
+    """Let a long name break after its dots and brackets rather than anywhere."""
+    return re.sub(r"(?<=[.\]])(?=[^.\]])", "<wbr>", name)
 
 
 def _timeline(block: Timeline) -> str:
     drawn = curve(block)
-    head = f'<div class="nbi-head"><span class="nbi-title">{_text(block.title)}</span></div>'
+    head = f'<div class="nbi-head"><strong class="nbi-title">{_text(block.title)}</strong></div>'
     if not drawn.points:
         return f'<div class="nbi-block">{head}<p class="nbi-quiet">nothing was recorded</p></div>'
-    marks = "".join(
-        f'<li><span class="nbi-dot" data-t="{n}"></span><span>{_text(mark.label)}</span> '
-        f"{_size(mark.size_bytes)} <span>at {seconds(mark.time_s)}</span></li>"
+    entries = [
+        f'<span><span class="nbi-dot" data-t="{n}"></span><span>{_text(mark.label)}</span> '
+        f"{_size(mark.size_bytes)} <span>at {seconds(mark.time_s)}</span></span>"
         for n, mark in enumerate(block.marks, start=1)
-    )
+    ]
     if block.baseline_bytes is not None:
-        marks += f"<li><span>dashed: before</span> {_size(block.baseline_bytes)}</li>"
-    legend = f'<ul class="nbi-legend">{marks}</ul>' if marks else ""
+        entries.append(f"<span>dashed: before {_size(block.baseline_bytes)}</span>")
     return (
         f'<div class="nbi-block">{head}<div class="nbi-plot" role="img" '
-        f'aria-label="{_text(timeline_words(block))}">{_plot(drawn)}</div>{legend}</div>'
+        f'aria-label="{_text(timeline_words(block))}">{_plot(drawn)}</div>{_legend(entries)}</div>'
     )
 
 

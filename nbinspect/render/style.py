@@ -35,9 +35,10 @@ _VARIABLES = """
 _RULES = """
 .nbi.nbi{color:var(--nbi-ink);background:var(--nbi-paper);font:13px/1.45 var(--nbi-font);font-variant-numeric:tabular-nums;max-width:900px;padding:4px 2px 6px;overflow-wrap:anywhere;text-align:left;container-type:inline-size}
 .nbi.nbi *{box-sizing:border-box}
-.nbi.nbi p,.nbi.nbi ul,.nbi.nbi table,.nbi.nbi details{margin:0;padding:0;border:0}
+.nbi.nbi p,.nbi.nbi table,.nbi.nbi details{margin:0;padding:0;border:0}
 .nbi.nbi .nbi-block{margin:0 0 14px}
 .nbi.nbi .nbi-block:last-child{margin-bottom:0}
+.nbi.nbi strong{font-weight:600;color:inherit}
 .nbi.nbi .nbi-headline{font-size:16px;line-height:1.4;font-weight:600}
 .nbi.nbi .nbi-note,.nbi.nbi .nbi-quiet{font-size:12px;color:var(--nbi-muted)}
 .nbi.nbi .nbi-note.nbi-block{margin-bottom:6px}
@@ -53,8 +54,9 @@ _RULES = """
 .nbi.nbi .nbi-title{font-weight:600;font-size:13px;text-align:left;unicode-bidi:isolate}
 .nbi.nbi .nbi-track{display:flex;gap:1px;height:18px;background:var(--nbi-tint);border-radius:3px;overflow:hidden}
 .nbi.nbi .nbi-seg{flex:none;min-width:2px;box-shadow:inset 0 0 0 1px rgba(0,0,0,.18)}
-.nbi.nbi .nbi-legend{list-style:none;display:flex;flex-wrap:wrap;gap:2px 18px;margin-top:6px;font-size:12px}
-.nbi.nbi .nbi-legend li{display:inline-flex;align-items:baseline;gap:6px;margin:0;padding:0}
+.nbi.nbi .nbi-legend{display:flex;flex-wrap:wrap;gap:2px 18px;margin-top:6px;font-size:12px}
+.nbi.nbi .nbi-legend>span{display:inline-flex;align-items:baseline;gap:6px}
+.nbi.nbi .nbi-legend>.nbi-sep{display:none}
 .nbi.nbi .nbi-legend .nbi-n{font-weight:600}
 .nbi.nbi .nbi-sw{flex:none;display:inline-block;width:10px;height:10px;border-radius:2px;box-shadow:inset 0 0 0 1px color-mix(in srgb,var(--nbi-ink) 28%,transparent)}
 .nbi.nbi .nbi-legend .nbi-sw{transform:translateY(1px)}
@@ -66,6 +68,7 @@ _RULES = """
 .nbi.nbi .nbi-table th:last-child,.nbi.nbi .nbi-table td:last-child{padding-right:4px}
 .nbi.nbi .nbi-table th{font-weight:400;color:var(--nbi-muted);white-space:nowrap;vertical-align:bottom}
 .nbi.nbi .nbi-table .nbi-num{text-align:right;white-space:nowrap}
+.nbi.nbi .nbi-table .nbi-short{white-space:nowrap;width:1%}
 .nbi.nbi .nbi-table .nbi-num .nbi-miss{white-space:normal}
 .nbi.nbi .nbi-table .nbi-num,.nbi.nbi .nbi-table .nbi-kind{width:1%}
 .nbi.nbi .nbi-table .nbi-num .nbi-n{display:inline-block;min-width:60px}
@@ -79,6 +82,7 @@ _RULES = """
 .nbi.nbi details{border-top:1px solid var(--nbi-line);padding-top:6px}
 .nbi.nbi summary{cursor:pointer;color:var(--nbi-muted);display:list-item}
 .nbi.nbi summary:hover{color:var(--nbi-ink)}
+.nbi.nbi details.nbi-block{margin-bottom:6px}
 .nbi.nbi details[open]>summary{margin-bottom:8px}
 .nbi.nbi .nbi-plot{position:relative;height:150px;margin:6px 12px 22px 72px;border-bottom:1px solid var(--nbi-muted)}
 .nbi.nbi .nbi-plot svg{position:absolute;inset:0;width:100%;height:100%;overflow:visible}

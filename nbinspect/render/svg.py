@@ -34,6 +34,7 @@ def _tidy(svg: str) -> str:
     """Leave out the prologue and the comments, count in pixels, and name more fonts."""
     svg = re.sub(r"<!--.*?-->\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     svg = re.sub(r'(?<=width=")([\d.]+)pt(" height=")([\d.]+)pt', r"\1\2\3", _swap(svg), count=1)
+    svg = re.sub(r'(?<= d=")[^"]*', lambda d: re.sub(r"(\.\d)\d+", r"\1", d[0]), svg)
     for family, fonts in FONTS.items():
         svg = svg.replace(f"px '{family}'", f"px {fonts}")
     return svg

@@ -5,6 +5,7 @@ No colours and no escape codes: the same text goes into logs and files.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import assert_never
 
@@ -20,7 +21,7 @@ from nbinspect.blocks import (
     View,
 )
 from nbinspect.render.cells import bar_total, cell_text, cut_name, is_number, more_text
-from nbinspect.render.curve import curve
+from nbinspect.render.curve import Curve, curve
 from nbinspect.render.format import (
     bytes_text,
     cut_end,
@@ -39,7 +40,21 @@ MIN_WIDTH = 40
 MAX_BAR_WIDTH = 32
 SHORT_FOLD_LINES = 6
 EIGHTHS = "▏▎▍▌▋▊▉█"
-SPARKS = "▁▂▃▄▅▆▇█"
+STEPS = " ▁▂▃▄▅▆▇█"
+CHART_LINES = 4
+MAX_CHART_WIDTH = 72
+# First only what is wider than the first of these gives way, then the rest.
+LEAST_WIDTHS = (18, 9, 1)
+# How much room a kind of column deserves where there is not enough for all.
+WEIGHTS = {
+    "text": 1.0,
+    "name": 2.2,
+    "code": 1.8,
+    "kind": 1.3,
+    "bytes": 1.4,
+    "count": 1.4,
+    "percent": 1.4,
+}
 
 
 def to_text(view: View, width: int = 88) -> str:
@@ -138,13 +153,13 @@ def _column_widths(columns: Sequence[Column], rows: list[list[str]], width: int)
     """Give each column the room it wants; where that is too much, the widest texts give way."""
     widths = [max(text_width(row[i]) for row in rows) for i in range(len(columns))]
     spare = sum(widths) + 2 * (len(widths) - 1) - width
-    flexible = [i for i, column in enumerate(columns) if not is_number(column)]
-    while spare > 0 and flexible:
-        widest = max(flexible, key=lambda i: widths[i])
-        if widths[widest] <= 6:
-            break
-        widths[widest] -= 1
-        spare -= 1
+    for least in LEAST_WIDTHS:
+        while spare > 0:
+            wide = [i for i, w in enumerate(widths) if w > least]
+            if not wide:
+                break
+            widths[max(wide, key=lambda i: widths[i] / WEIGHTS[columns[i].kind])] -= 1
+            spare -= 1
     return widths
 
 
@@ -157,28 +172,42 @@ def _row(texts: list[str], columns: Sequence[Column], widths: list[int]) -> str:
 
 
 def _timeline(block: Timeline, width: int) -> list[str]:
-    title = [cut_end(block.title, width)]
-    drawn = curve(block, width)
+    title = cut_end(block.title, width)
+    drawn = curve(block, MAX_CHART_WIDTH)
     if not drawn.points:
-        return [*title, "  nothing was recorded"]
-    n_columns = min(width - 2, 72)
-    heights = [0.0] * n_columns
-    for (x, y), (next_x, _) in zip(drawn.points, drawn.points[1:], strict=False):
-        first = min(int(x * n_columns), n_columns - 1)
-        for at in range(first, max(first + 1, min(int(next_x * n_columns), n_columns))):
-            heights[at] = max(heights[at], y)
-    top = max(heights) or 1.0
-    spark = "".join(SPARKS[round(y / top * 7)] for y in heights)
-    duration = seconds(max(block.times_s) - min(block.times_s))
-    low, high = min(block.sizes_bytes), max(block.sizes_bytes)
-    lines = [*title, f"  {spark}"]
-    lines += wrap(f"  from {bytes_text(low)} to {bytes_text(high)} in {duration}", width)
+        return [title, "  nothing was recorded"]
+    lines = [title, *_chart(block, drawn, min(width - 14, MAX_CHART_WIDTH))]
     if block.baseline_bytes is not None:
         lines.append(f"  before: {bytes_text(block.baseline_bytes)}")
     for mark in block.marks:
         text = f"{printable(mark.label)}: {bytes_text(mark.size_bytes)} at {seconds(mark.time_s)}"
         lines += _hang("  ", wrap(text, width - 2))
     return lines
+
+
+def _chart(block: Timeline, drawn: Curve, width: int) -> list[str]:
+    """Draw columns of blocks from 0 to the highest point, four lines high."""
+    heights = _heights(drawn, width)
+    top = max(heights) or 1.0
+    eighths = [round(y / top * 8 * CHART_LINES) for y in heights]
+    labels = [bytes_text(max(block.sizes_bytes)), *[""] * (CHART_LINES - 2), "0 B"]
+    lines = []
+    for at, label in enumerate(labels):
+        floor = 8 * (CHART_LINES - 1 - at)
+        row = "".join(STEPS[min(max(e - floor, 0), 8)] for e in eighths)
+        lines.append(f"  {label:>9} │{row}")
+    end = seconds(max(block.times_s) - min(block.times_s))
+    return [*lines, f"  {'':>9} └0{end:─>{width - 1}}"]
+
+
+def _heights(drawn: Curve, n_columns: int) -> list[float]:
+    """Give the highest point of each column."""
+    heights = [0.0] * n_columns
+    for (x, y), (next_x, _) in zip(drawn.points, drawn.points[1:], strict=False):
+        first = min(int(x * n_columns), n_columns - 1)
+        for at in range(first, max(first + 1, min(math.ceil(next_x * n_columns), n_columns))):
+            heights[at] = max(heights[at], y)
+    return heights
 
 
 def _fold(block: Fold, width: int) -> list[str]:
