@@ -6,9 +6,20 @@ import time
 from typing import Any
 
 from nbinspect.blocks import Bar, Segment
+from nbinspect.records import to_plain
+from nbinspect.render.palette import hue, kind_words
 
 _MAX_COST_S = 0.3
 _MAX_SHARE = 0.05
+
+
+def plain_bars(bars: tuple[Bar, ...]) -> list[dict[str, Any]]:
+    """Give bars as the page takes them, with the look of each part."""
+    plain: list[dict[str, Any]] = [to_plain(bar) for bar in bars]
+    for segment in (segment for bar in plain for segment in bar["segments"]):
+        look = hue(segment["hue"])
+        segment |= {"fill": look.fill, "hatched": look.hatched}
+    return plain
 
 
 class HolderBars:
@@ -40,10 +51,8 @@ class HolderBars:
 
     def to_page(self) -> dict[str, Any]:
         """Give what the page needs to draw the row and to say how old it is."""
-        from nbinspect.records import to_plain
-
         return {
-            "bars": [to_plain(bar) for bar in self.bars],
+            "bars": plain_bars(self.bars),
             "t": self.taken_s,
             "slow": self.cost_s > _MAX_COST_S,
             "cost_s": self.cost_s,
@@ -59,7 +68,5 @@ def _census() -> tuple[Bar, ...]:
 
 
 def _bar(device: str, by_kind: tuple[tuple[str, int], ...]) -> Bar:
-    segments = tuple(
-        Segment(kind.replace("_", " ").lower(), size_bytes, kind) for kind, size_bytes in by_kind
-    )
+    segments = tuple(Segment(kind_words(kind), size_bytes, kind) for kind, size_bytes in by_kind)
     return Bar(f"{device}, by holder", segments, note="tensors")

@@ -2,6 +2,7 @@
 
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
 const WINDOW_S = 60;
+const SVG = "http://www.w3.org/2000/svg";
 
 function size(bytes) {
   let value = bytes;
@@ -18,7 +19,11 @@ const exact = (bytes) => `${bytes.toLocaleString("en").replaceAll(",", "\u202f")
 const used = (bar) => (bar.segments.length ? bar.segments[0].size_bytes : 0);
 const sum = (bar) => bar.segments.reduce((total, part) => total + part.size_bytes, 0);
 const full = (bar) => bar.total_bytes || sum(bar) || 1;
-const share = (bytes, bar) => `${Math.min(100, (100 * bytes) / full(bar)).toFixed(3)}%`;
+
+function ago(seconds) {
+  if (seconds < 3) return "";
+  return seconds < 90 ? `${Math.round(seconds)} s ago` : `${Math.round(seconds / 60)} min ago`;
+}
 
 function add(parent, tag, name, text = "") {
   const node = document.createElement(tag);
@@ -28,152 +33,152 @@ function add(parent, tag, name, text = "") {
   return node;
 }
 
-function paint(node, part, first) {
-  const grey = /^#(..)\1\1$/i.test(part.fill);
-  node.style.setProperty("--nbi-fill", first && grey ? "var(--nbi-accent)" : part.fill);
-  node.classList.toggle("nbi-hatched", part.hatched);
+function write(node, text) {
+  if (node.textContent !== text) node.textContent = text;
 }
 
-// One part of a legend: swatch, words, number.
-function legendPart(parent, part, first) {
-  const item = add(parent, "span", "nbi-part");
-  paint(add(item, "i", "nbi-swatch"), part, first);
-  item.append(`${part.label} `);
-  const number = add(item, "b", "nbi-number");
-  return (bytes) => {
-    number.textContent = size(bytes);
-    item.title = exact(bytes);
-  };
+function paint(node, part) {
+  node.style.setProperty("--nbl-fill", part.fill);
+  node.classList.toggle("nbl-hatched", part.hatched);
 }
 
-function track(parent, bar, name, accent) {
-  const node = add(parent, "div", name);
+// A stacked bar and its legend; what comes back brings both up to date.
+function stack(tracks, legend, bar, name) {
+  const node = add(tracks, "div", name);
   node.setAttribute("role", "meter");
   node.setAttribute("aria-valuemin", "0");
-  const parts = bar.segments.map((part, n) => {
-    const piece = add(node, "i", "nbi-piece");
-    paint(piece, part, accent && n === 0);
-    return piece;
+  const parts = bar.segments.map((part) => {
+    const piece = add(node, "i", "nbl-piece");
+    const item = add(legend, "span", "nbl-part");
+    paint(piece, part);
+    paint(add(item, "i", "nbl-swatch"), part);
+    item.append(`${part.label} `);
+    return { piece, item, number: add(item, "b", "nbl-number") };
   });
-  return (now, words) => {
+  return (now, scale, value, words) => {
     now.segments.forEach((part, n) => {
-      parts[n].style.width = share(part.size_bytes, now);
-      parts[n].title = `${part.label}: ${exact(part.size_bytes)}`;
+      const { piece, item, number } = parts[n];
+      piece.style.width = `${Math.min(100, (100 * part.size_bytes) / scale).toFixed(3)}%`;
+      write(number, size(part.size_bytes));
+      piece.title = `${part.label}: ${exact(part.size_bytes)}`;
+      item.title = exact(part.size_bytes);
     });
     node.setAttribute("aria-label", `${now.label} memory`);
-    node.setAttribute("aria-valuemax", String(full(now)));
-    node.setAttribute("aria-valuenow", String(words.now));
-    node.setAttribute("aria-valuetext", words.text);
+    node.setAttribute("aria-valuemax", String(scale));
+    node.setAttribute("aria-valuenow", String(value));
+    node.setAttribute("aria-valuetext", words);
     return node;
   };
 }
 
-const SVG = "http://www.w3.org/2000/svg";
-
-function sparkline(parent) {
+function sparkline(parent, fill) {
   const svg = document.createElementNS(SVG, "svg");
-  svg.setAttribute("class", "nbi-spark");
+  const [title, area, line] = ["title", "path", "path"].map((tag) => {
+    const node = document.createElementNS(SVG, tag);
+    svg.append(node);
+    return node;
+  });
+  svg.setAttribute("class", "nbl-spark");
   svg.setAttribute("viewBox", "0 0 120 24");
   svg.setAttribute("preserveAspectRatio", "none");
   svg.setAttribute("role", "img");
-  const title = document.createElementNS(SVG, "title");
-  const area = document.createElementNS(SVG, "path");
-  const line = document.createElementNS(SVG, "path");
-  area.setAttribute("class", "nbi-area");
-  line.setAttribute("class", "nbi-line");
-  svg.append(title, area, line);
+  svg.style.setProperty("--nbl-fill", fill);
+  area.setAttribute("class", "nbl-area");
+  line.setAttribute("class", "nbl-line");
   parent.append(svg);
   return (points, now) => {
     const values = points.map(([, value]) => value);
-    const top = Math.max(1, ...values) * 1.08;
+    if (!values.length) return;
+    const top = Math.max(1, ...values) * 1.06;
     const x = (t) => (120 * (1 - (now - t) / WINDOW_S)).toFixed(2);
     const y = (value) => (23.5 - (22.5 * value) / top).toFixed(2);
-    const path = points.map(([t, value], n) => `${n ? `H${x(t)}V` : `M${x(t)},`}${y(value)}`).join("");
-    line.setAttribute("d", points.length ? `${path}H120` : "");
-    area.setAttribute("d", points.length ? `${path}H120V24H${x(points[0][0])}Z` : "");
-    const range = values.length ? `${size(Math.min(...values))} to ${size(Math.max(...values))}` : "none";
-    title.textContent = `last ${WINDOW_S} s: ${range}`;
+    const step = ([t, value], n) => (n ? `H${x(t)}V${y(value)}` : `M${x(t)},${y(value)}`);
+    const path = `${points.map(step).join("")}H120`;
+    line.setAttribute("d", path);
+    area.setAttribute("d", `${path}V24H${x(points[0][0])}Z`);
+    write(title, `Last ${WINDOW_S} s: ${size(Math.min(...values))} to ${size(Math.max(...values))}`);
   };
 }
 
-// The rows of one device. `update` is cheap: nothing is built again.
-function device(parent, bar) {
-  const box = add(parent, "div", "nbi-device");
-  add(box, "div", "nbi-name", bar.label);
-  const head = add(box, "div", "nbi-total");
-  const number = add(head, "b", "nbi-number");
-  const total = add(head, "span", "nbi-of");
-  const tracks = add(box, "div", "nbi-tracks");
-  const draw = track(tracks, bar, "nbi-track", true);
-  const spark = sparkline(add(box, "div", "nbi-history"));
-  const legend = add(box, "div", "nbi-legend");
-  const numbers = bar.segments.map((part, n) => legendPart(legend, part, n === 0));
-  const peakText = add(legend, "span", "nbi-part nbi-peak-text");
-  const note = add(legend, "span", "nbi-note");
-  let tick = null;
-  let shown = "";
-
-  function update(now, peak, points, t) {
-    number.textContent = size(used(now));
-    total.textContent = now.total_bytes ? ` of ${size(now.total_bytes)}` : "";
-    head.title = now.total_bytes ? `${exact(used(now))} of ${exact(now.total_bytes)}` : exact(used(now));
-    const text = `${size(used(now))}${total.textContent}, highest ${size(peak)}`;
-    const node = draw(now, { now: used(now), text });
-    tick = tick || add(node, "i", "nbi-peak");
-    tick.style.left = share(peak, now);
-    now.segments.forEach((part, n) => numbers[n](part.size_bytes));
-    peakText.textContent = now.segments.length ? `highest ${size(peak)}` : "";
-    note.textContent = now.segments.length && now.note ? `of ${now.note.replace(/^of /, "")}` : now.note;
-    spark(points, t);
-  }
-
-  // The census of the last cell's end, on the same scale as the track above it.
-  function holders(census, t) {
-    const found = (census?.bars || []).find((each) => each.label.startsWith(`${bar.label},`));
-    const key = JSON.stringify(found?.segments.map((part) => part.hue) || []);
-    if (key !== shown) {
-      box.querySelectorAll(".nbi-holder-track, .nbi-holder-legend").forEach((old) => old.remove());
-      shown = key;
-      box.redraw = null;
-      if (found?.segments.length) {
-        const drawHolders = track(tracks, found, "nbi-holder-track", false);
-        const row = add(box, "div", "nbi-legend nbi-holder-legend");
-        const age = add(row, "span", "nbi-note");
-        const parts = found.segments.map((part) => legendPart(row, part, false));
-        box.redraw = (now, words) => {
-          const scaled = { ...now, total_bytes: Math.max(box.scale, sum(now)) };
-          drawHolders(scaled, { now: sum(now), text: `${size(sum(now))} in tensors` });
-          now.segments.forEach((part, n) => parts[n](part.size_bytes));
-          age.textContent = words;
-        };
+// The census of the last cell's end, on the scale of the counters above it.
+function holderRow(tracks, box) {
+  let kinds = "";
+  let draw = null;
+  let age = null;
+  let made = [];
+  return (census, label, scale, t) => {
+    const found = (census.bars || []).find((each) => each.label.startsWith(`${label},`));
+    const wanted = found ? found.segments.map((part) => part.hue).join() : "";
+    if (wanted !== kinds) {
+      made.forEach((node) => node.remove());
+      kinds = wanted;
+      draw = null;
+      if (wanted) {
+        const legend = add(box, "div", "nbl-legend");
+        age = add(legend, "span", "nbl-note");
+        draw = stack(tracks, legend, found, "nbl-holders");
+        made = [legend, tracks.lastChild];
       }
     }
-    if (!box.redraw || !found) return;
-    const old = Math.max(0, t - census.t);
-    const when = old < 3 ? "" : old < 90 ? `, ${Math.round(old)} s ago` : `, ${Math.round(old / 60)} min ago`;
-    const slow = census.slow ? ` (a census takes ${census.cost_s.toFixed(1)} s here)` : "";
-    box.redraw(found, `held by${when}${slow}`);
-  }
-  return { update, holders, scale: (bytes) => (box.scale = bytes) };
+    if (!draw) return;
+    const old = [ago(t - census.t), census.slow ? `a census takes ${census.cost_s.toFixed(1)} s` : ""];
+    write(age, ["tensors by holder", ...old.filter(Boolean)].join(", "));
+    draw(found, Math.max(scale, sum(found)), sum(found), `${size(sum(found))} in tensors`);
+  };
+}
+
+// The rows of one device. Nothing is built again when the numbers change.
+function device(parent, bar) {
+  const box = add(parent, "div", "nbl-device");
+  add(box, "div", "nbl-name", bar.label);
+  const tracks = add(box, "div", "nbl-tracks");
+  const head = add(box, "div", "nbl-total");
+  const number = add(head, "b", "nbl-number");
+  const total = add(head, "span", "nbl-of");
+  const history = add(box, "div", "nbl-history");
+  const spark = sparkline(history, bar.segments.length ? bar.segments[0].fill : "transparent");
+  add(history, "span", "nbl-note", `${WINDOW_S} s`);
+  const legend = add(box, "div", "nbl-legend");
+  const draw = stack(tracks, legend, bar, "nbl-track");
+  const highest = add(legend, "span", "nbl-part nbl-highest");
+  const note = add(legend, "span", "nbl-note");
+  const tick = add(tracks.firstChild, "i", "nbl-tick");
+  const holders = holderRow(tracks, box);
+  const known = bar.segments.length > 0;
+  box.classList.toggle("nbl-unknown", !known);
+
+  return (now, peak, points, t, census) => {
+    const scale = full(now);
+    write(number, known ? size(used(now)) : "unknown");
+    write(total, known && now.total_bytes ? ` of ${size(now.total_bytes)}` : "");
+    head.title = known ? exact(used(now)) + (now.total_bytes ? ` of ${exact(now.total_bytes)}` : "") : "";
+    const words = known ? `${number.textContent}${total.textContent}, highest ${size(peak)}` : now.note;
+    draw(now, scale, used(now), words);
+    tick.style.left = `${Math.min(100, (100 * peak) / scale).toFixed(3)}%`;
+    write(highest, known ? `highest ${size(peak)}` : "");
+    highest.title = exact(peak);
+    write(note, known && now.note && now.total_bytes ? `${size(now.total_bytes)}: ${now.note}` : now.note);
+    spark(points, t);
+    holders(census, now.label, scale, t);
+  };
 }
 
 function render({ model, el }) {
-  const root = add(el, "div", "nbi-live");
+  const root = add(el, "div", "nbl-live");
   // While these bars are here, the picture kept for saved notebooks is hidden.
-  const hide = add(root, "style", "");
   const still = `.${model.get("still_class")}`;
-  hide.textContent = `${still}, .jp-OutputArea-child:has(${still}) { display: none !important; }`;
-
-  const head = add(root, "div", "nbi-head");
-  add(head, "span", "nbi-title", "Memory");
-  const state = add(head, "span", "nbi-state");
+  add(root, "style", "", `${still}, .jp-OutputArea-child:has(${still}) { display: none !important; }`);
+  const head = add(root, "div", "nbl-head");
+  add(head, "span", "nbl-title", "Memory");
+  const state = add(head, "span", "nbl-state");
   state.setAttribute("role", "status");
-  const close = add(head, "button", "nbi-close", "×");
+  const close = add(head, "button", "nbl-close", "×");
   close.type = "button";
   close.title = "Close the live bars";
   close.setAttribute("aria-label", "Close the live memory bars");
-  const problem = add(root, "div", "nbi-problem");
-  const body = add(root, "div", "nbi-devices");
+  const problem = add(root, "div", "nbl-problem");
+  problem.setAttribute("role", "alert");
+  const body = add(root, "div", "nbl-devices");
 
   let rows = [];
   let layout = "";
@@ -190,40 +195,36 @@ function render({ model, el }) {
       body.textContent = "";
       rows = now.bars.map((bar) => device(body, bar));
     }
-    const last = points.length ? points[points.length - 1][0] : -1;
+    const last = points.length ? points[points.length - 1][0] : -Infinity;
     if (now.t > last && !now.error) points.push([now.t, now.bars.map(used)]);
     points = points.filter(([t]) => t > now.t - WINDOW_S);
     now.bars.forEach((bar, n) => {
       const own = points.map(([t, values]) => [t, values[n] || 0]);
-      rows[n].update(bar, now.peaks[n], own, now.t);
-      rows[n].scale(full(bar));
-      rows[n].holders(model.get("holders"), now.t);
+      rows[n](bar, now.peaks[n], own, now.t, model.get("holders"));
     });
-    problem.textContent = now.error ? `No reading: ${now.error}` : "";
+    write(problem, now.error ? `No reading: ${now.error}` : "");
   }
 
   function say(kind, text, title = "") {
-    if (state.dataset.kind === kind && state.textContent === text) return;
     state.dataset.kind = kind;
-    state.textContent = text;
+    write(state, text);
     state.title = title;
+    root.classList.toggle("nbl-dim", kind !== "live");
   }
 
   function check() {
+    const { at = "unknown", period_s = 0, error } = model.get("sample");
     const silent_s = (performance.now() - arrived) / 1000;
-    const now = model.get("sample");
     if (gone) {
-      say("gone", `kernel gone, last reading ${now.at || "unknown"}`);
-    } else if (silent_s > 3 * Math.max(1.1, now.period_s || 0)) {
-      say(
-        "paused",
-        `paused, last reading ${now.at || "unknown"}`,
-        "The kernel sends nothing: it runs code that lets no thread in, or it is gone.",
-      );
+      say("gone", `kernel gone, last reading ${at}`);
+    } else if (silent_s > 3 * Math.max(1.1, period_s)) {
+      const why = "The kernel sends nothing: it runs code that lets no other thread in, or it is gone.";
+      say("paused", `paused, last reading ${at}`, why);
+    } else if (error) {
+      say("paused", "paused");
     } else {
       say("live", close.disabled ? "closes when the running cell ends" : "live");
     }
-    root.classList.toggle("nbi-dim", state.dataset.kind !== "live" || Boolean(now.error));
   }
 
   function onSample() {
@@ -239,24 +240,21 @@ function render({ model, el }) {
   }
   close.addEventListener("click", () => {
     if (gone) {
-      root.remove(); // the picture is shown again
-      return;
+      root.remove(); // nobody is left to ask; the picture is shown again
+    } else {
+      close.disabled = true;
+      model.send({ kind: "close" });
+      check();
     }
-    close.disabled = true;
-    model.send({ kind: "close" });
-    check();
   });
-  model.on("change:sample", onSample);
-  model.on("change:holders", draw);
-  model.on("comm_live_update", onKernelGone);
+  const events = [["change:sample", onSample], ["change:holders", draw], ["comm_live_update", onKernelGone]];
+  events.forEach(([name, call]) => model.on(name, call));
   const timer = setInterval(check, 500);
   draw();
   check();
   return () => {
     clearInterval(timer);
-    model.off("change:sample", onSample);
-    model.off("change:holders", draw);
-    model.off("comm_live_update", onKernelGone);
+    events.forEach(([name, call]) => model.off(name, call));
   };
 }
 

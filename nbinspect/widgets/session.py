@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from typing import Any, Protocol
 
 from nbinspect.blocks import Bar
-from nbinspect.records import to_plain
-from nbinspect.render.palette import hue
 from nbinspect.widgets import page
-from nbinspect.widgets.holders_row import HolderBars
+from nbinspect.widgets.holders_row import HolderBars, plain_bars
 from nbinspect.widgets.sampler import SAMPLER, Sample, read
 from nbinspect.widgets.still import LivePicture, Still
 
@@ -83,7 +81,7 @@ class LiveSession:
         self._take(read(), force=True)
         if self._bars is not None:
             self._bars.history = list(self._history)
-            self._bars.holders = HOLDERS.to_page() | {"bars": plain_bars(HOLDERS.bars)}
+            self._bars.holders = HOLDERS.to_page()
             self._bars.send_state(["sample"])
         self._still.update(self._picture())
 
@@ -96,7 +94,7 @@ class LiveSession:
         _follow_cells()
         bars, self._bars = self._bars, None
         if bars is not None:
-            self._replace_bars()
+            self._clear_bars()
             bars.close()
         self._still.update(self._picture(), final=True)
 
@@ -115,7 +113,8 @@ class LiveSession:
             return
         self._last = sample
         for bar in sample.bars:
-            self._peaks[bar.label] = max(self._peaks.get(bar.label, 0), used_bytes(bar))
+            if bar.segments:
+                self._peaks[bar.label] = max(self._peaks.get(bar.label, 0), used_bytes(bar))
         if not self._history or sample.time_s - self._history[-1][0] >= _HISTORY_STEP_S:
             self._history.append([sample.time_s, [used_bytes(bar) for bar in sample.bars]])
 
@@ -142,14 +141,9 @@ class LiveSession:
     def _bars_id(self) -> str:
         return f"{self._still.css_class}-bars"
 
-    def _replace_bars(self) -> None:
-        """Put a line where the bars were, so that a saved notebook waits for no widget."""
-        from nbinspect.render.format import seconds
-
-        open_for = seconds(round(time.monotonic() - self._opened_s))
-        line = f"Live memory bars, closed at {time.strftime('%H:%M:%S')} after {open_for}."
-        html = f'<small style="opacity:.75">{line}</small>'
-        page.publish({"text/plain": line, "text/html": html}, self._bars_id, update=True)
+    def _clear_bars(self) -> None:
+        """Leave nothing where the bars were: a saved notebook would wait for the widget."""
+        page.publish({"text/plain": "", "text/html": ""}, self._bars_id, update=True)
 
 
 def used_bytes(bar: Bar) -> int:
@@ -173,15 +167,6 @@ def _bar_moved(before: Bar, after: Bar) -> bool:
     ]
     least = _NOTABLE * max(1, sum(old for old, _ in sizes))
     return any(abs(new - old) > least for old, new in sizes)
-
-
-def plain_bars(bars: tuple[Bar, ...]) -> list[dict[str, Any]]:
-    """Give bars as the page takes them, with the look of each part."""
-    plain: list[dict[str, Any]] = [to_plain(bar) for bar in bars]
-    for segment in (segment for bar in plain for segment in bar["segments"]):
-        look = hue(segment["hue"])
-        segment |= {"fill": look.fill, "hatched": look.hatched}
-    return plain
 
 
 OPEN: list[LiveSession] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import threading
 import time
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Any
 
 from nbinspect.blocks import Bar, Size, Span, Text, View
 from nbinspect.records import Record
+from nbinspect.render.format import bytes_text
 from nbinspect.widgets import page
 
 _PNG_SHARE = 0.05
@@ -37,15 +39,24 @@ class LivePicture(Record):
         """Headline, bars, and what the peaks mean."""
         headline = Text((f"Memory at {self.taken_at}",), "headline")
         if self.error:
-            return (headline, Text((f"No reading: {self.error}",), "action"), *self.bars)
+            headline = Text((f"No memory reading at {self.taken_at}: {self.error}",), "headline")
         note = (Text(self._peak_spans(), "note"),) if self.peaks else ()
-        return (headline, *self.bars, *note)
+        return (headline, *map(_shown, self.bars), *note)
 
     def _peak_spans(self) -> tuple[Span, ...]:
         spans: list[Span] = [f"Highest reading in {_duration(self.open_s)}: "]
         for n, (device, size_bytes) in enumerate(self.peaks):
             spans += [", " if n else "", f"{device} ", Size(size_bytes)]
         return (*spans, ". Shorter peaks than the time between two readings are not seen.")
+
+
+def _shown(bar: Bar) -> Bar | Text:
+    """Give a bar that says what its track stands for; one without a reading is its reason."""
+    if not bar.segments:
+        return Text((f"{bar.label}: {bar.note}",))
+    if bar.total_bytes is None or not bar.note:
+        return bar
+    return dataclasses.replace(bar, note=f"of {bytes_text(bar.total_bytes)}, {bar.note}")
 
 
 def _duration(seconds: float) -> str:
