@@ -108,11 +108,11 @@ class Column:
         kind: how its cells read. ``text``: prose; ``name``: monospace, cut in the middle;
             ``code``: monospace source line, cut at the end; ``kind``: a holder kind with its
             colour; ``bytes``: binary units, right-aligned, with a small bar of its share;
-            ``count``: an integer, right-aligned; ``percent``: a fraction 0..1.
+            ``change``: bytes that came or went, with their sign; ``count``: an integer, right-aligned; ``percent``: a fraction 0..1.
     """
 
     title: str
-    kind: Literal["text", "name", "code", "kind", "bytes", "count", "percent"] = "text"
+    kind: Literal["text", "name", "code", "kind", "bytes", "change", "count", "percent"] = "text"
 
 
 Cell = str | int | float | Unavailable | None

@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from nbinspect.blocks import Bar, Cell, Column, Table, Unavailable
-from nbinspect.render.format import bytes_text, count, cut_middle, percent, plain_number, printable
+from nbinspect.render.format import bytes_text, count, percent, plain_number, printable
 from nbinspect.render.palette import hue, kind_words
 
-NUMBER_KINDS = ("bytes", "count", "percent")
+NUMBER_KINDS = ("bytes", "change", "count", "percent")
 NOTHING = "\u2013"
-
-cut_name = cut_middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +51,8 @@ def cell_text(cell: Cell, column: Column) -> str:
         return printable(kind_words(cell) if column.kind == "kind" else cell)
     if column.kind == "bytes":
         return bytes_text(round(cell))
+    if column.kind == "change":
+        return bytes_text(round(cell), signed=True)
     if column.kind == "percent":
         return percent(cell)
     return count(cell) if column.kind == "count" and isinstance(cell, int) else plain_number(cell)

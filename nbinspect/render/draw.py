@@ -24,14 +24,13 @@ from nbinspect.render.figure import (
     ALERT,
     INK,
     LINE,
-    MARGIN,
     MONO,
     MUTED,
     PAPER,
     SANS,
     TINT,
+    WIDTH,
     Sheet,
-    own_settings,
 )
 from nbinspect.render.format import bytes_text, printable, seconds
 from nbinspect.render.palette import hue
@@ -46,9 +45,9 @@ SHARE = 44
 PLOT_HEIGHT = 150
 
 
-def figure(view: View) -> Figure:
+def figure(view: View, width: int = WIDTH) -> Figure:
     """Draw a view; call it, and save what it gives, inside `own_settings`."""
-    sheet = Sheet()
+    sheet = Sheet(width)
     for at, block in enumerate(view):
         if at:
             sheet.y += GAP
@@ -336,6 +335,3 @@ def _fold(sheet: Sheet, block: Fold) -> None:
     title = sheet.fit(f"▸ {printable(block.title)}", sheet.right - sheet.left, 13)
     sheet.text(sheet.left, sheet.y + 13, title, color=MUTED)
     sheet.y += 18
-
-
-__all__ = ["MARGIN", "figure", "own_settings"]

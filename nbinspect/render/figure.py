@@ -62,7 +62,7 @@ class Sheet:
         right: right edge of it.
     """
 
-    def __init__(self, width: int = WIDTH) -> None:
+    def __init__(self, width: int) -> None:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
 

@@ -33,7 +33,6 @@ from nbinspect.blocks import (
 from nbinspect.render.cells import (
     bar_total,
     cell_text,
-    cut_name,
     is_number,
     largest,
     more_text,
@@ -42,6 +41,7 @@ from nbinspect.render.curve import Curve, curve
 from nbinspect.render.format import (
     bytes_text,
     cut_end,
+    cut_middle,
     exact_bytes,
     printable,
     seconds,
@@ -204,6 +204,8 @@ def _cell(cell: Cell, column: Column, top: float) -> str:
         return f'<span class="nbi-miss">{escape(words)}</span>'
     if isinstance(cell, str):
         return _words(cell, words, column)
+    if column.kind == "change":
+        return f'<span class="nbi-n" title="{exact_bytes(round(cell))}">{words}</span>'
     if column.kind == "bytes":
         share = 100 * abs(cell) / top if top else 0
         bar = f'<span class="nbi-share"><span style="width:{share:.1f}%"></span></span>'
@@ -216,7 +218,7 @@ def _words(cell: str, words: str, column: Column) -> str:
         return f'<span class="nbi-sw {css_class(cell)}"></span>{escape(words)}'
     if column.kind not in ("name", "code"):
         return escape(words)
-    cut = cut_name(cell, NAME_WIDTH) if column.kind == "name" else cut_end(cell, CODE_WIDTH)
+    cut = cut_middle(cell, NAME_WIDTH) if column.kind == "name" else cut_end(cell, CODE_WIDTH)
     title = f' title="{escape(words)}"' if cut != words else ""
     return (
         f"<code{title}>{_breakable(escape(cut)) if column.kind == 'name' else escape(cut)}</code>"

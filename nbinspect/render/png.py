@@ -7,27 +7,29 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from nbinspect.blocks import Bar, Timeline, View
-from nbinspect.render.figure import ACCENT, ALERT, INK, LINE, MUTED, PAPER, TINT
+from nbinspect.render.figure import ACCENT, ALERT, INK, LINE, MUTED, PAPER, TINT, WIDTH
 from nbinspect.render.palette import HUES
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SCALE = 2
+PICTURES_WIDTH = 720
 
 
-def to_png(view: View) -> bytes:
-    """Render a view as a picture of 900 logical pixels' width, at twice that resolution."""
+def to_png(view: View, width: int = WIDTH) -> bytes:
+    """Render a view as a picture of `width` logical pixels, at twice that resolution."""
     from nbinspect.render.draw import figure
     from nbinspect.render.figure import own_settings
 
     with own_settings():
-        return _encode(figure(view))
+        return _encode(figure(view, width))
 
 
 def pictures_to_png(view: View) -> bytes:
     """Render only what is a picture: bars and timelines."""
-    return to_png(tuple(block for block in view if isinstance(block, Bar | Timeline)))
+    pictures = tuple(block for block in view if isinstance(block, Bar | Timeline))
+    return to_png(pictures, PICTURES_WIDTH)
 
 
 def _encode(figure: Figure) -> bytes:

@@ -31,15 +31,17 @@ def to_svg(view: View) -> str:
 
 
 def _tidy(svg: str) -> str:
-    """Leave out the prologue and the comments, count in pixels, and name more fonts."""
+    """Leave out the prologue and the comments, count in pixels, and name more fonts.
+
+    Every pattern starts at a ``<``, which no label can hold: labels stay as they are.
+    """
     svg = re.sub(r"<!--.*?-->\s*", "", svg[svg.index("<svg") :], flags=re.DOTALL)
-    svg = re.sub(r'(?<=width=")([\d.]+)pt(" height=")([\d.]+)pt', r"\1\2\3", _swap(svg), count=1)
-    svg = re.sub(r'(?<= d=")[^"]*', lambda d: re.sub(r"(\.\d)\d+", r"\1", d[0]), svg)
+    svg = re.sub(r"<svg[^>]*>", lambda tag: tag[0].replace('pt"', '"'), svg, count=1)
+    svg = re.sub(r"<path[^>]*>", lambda tag: re.sub(r"(\.\d)\d+", r"\1", tag[0]), svg)
+    return re.sub(r"<text[^>]*>", lambda tag: _name_fonts(tag[0]), svg)
+
+
+def _name_fonts(tag: str) -> str:
     for family, fonts in FONTS.items():
-        svg = svg.replace(f"px '{family}'", f"px {fonts}")
-    return svg
-
-
-def _swap(svg: str) -> str:
-    """Put the width before the height."""
-    return re.sub(r'(height="[^"]*") (.*?)(width="[^"]*")', r"\3 \1 \2", svg, count=1)
+        tag = tag.replace(f"'{family}'", fonts)
+    return tag

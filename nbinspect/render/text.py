@@ -20,7 +20,7 @@ from nbinspect.blocks import (
     Timeline,
     View,
 )
-from nbinspect.render.cells import bar_total, cell_text, cut_name, is_number, more_text
+from nbinspect.render.cells import bar_total, cell_text, is_number, more_text
 from nbinspect.render.curve import Curve, curve
 from nbinspect.render.format import (
     bytes_text,
@@ -52,6 +52,7 @@ WEIGHTS = {
     "code": 1.8,
     "kind": 1.3,
     "bytes": 1.4,
+    "change": 1.4,
     "count": 1.4,
     "percent": 1.4,
 }
@@ -166,7 +167,7 @@ def _column_widths(columns: Sequence[Column], rows: list[list[str]], width: int)
 def _row(texts: list[str], columns: Sequence[Column], widths: list[int]) -> str:
     cells = []
     for text, column, width in zip(texts, columns, widths, strict=True):
-        cut = cut_name if column.kind == "name" else cut_end
+        cut = cut_middle if column.kind == "name" else cut_end
         cells.append(pad(cut(text, width), width, right=is_number(column)))
     return "  " + "  ".join(cells)
 
