@@ -14,6 +14,7 @@ Which one it is gets decided by `CellRunner.take_over` alone, before the cell an
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
@@ -67,14 +68,17 @@ class Watching:
     Args:
         headers: the watches, the outermost first.
         showing: where the reports go.
-        raw_cell: the cell as the user wrote it.
+        info: the cell, if it is one of its own and not the body of a magic.
     """
 
-    def __init__(self, headers: Sequence[Header], showing: Showing, raw_cell: str = "") -> None:
-        self.raw_cell = raw_cell
+    def __init__(
+        self, headers: Sequence[Header], showing: Showing, info: ExecutionInfo | None = None
+    ) -> None:
+        self.info = info
         self._headers = headers
         self._showing = showing
         self._open: list[tuple[Call, Watch]] = []
+        self._closed: list[tuple[Call, Watch]] = []
 
     @property
     def watches_anything(self) -> bool:
@@ -100,24 +104,23 @@ class Watching:
 
     def close(self, error: BaseException | None) -> None:
         """Close every watch, the innermost first, telling it what ended the cell."""
-        with ExitStack() as closing:  # closes the others too if one is interrupted
-            for call, watch in self._open:
-                closing.callback(_close, call, watch, error)
+        kind = None if error is None else type(error)  # never its truth: it may have a __len__
+        try:
+            while self._open:
+                call, watch = self._open.pop()
+                self._closed.insert(0, (call, watch))
+                with own_errors(call.magic):
+                    watch.__exit__(kind, error, getattr(error, "__traceback__", None))
+        finally:
+            if self._open:  # an interrupt: close the others all the same
+                self.close(error)
 
     def report(self) -> None:
         """Show what the watches found, the outermost first, and let go of them."""
-        watches, self._open = self._open, []
-        for call, watch in watches:
+        while self._closed:
+            call, watch = self._closed.pop(0)
             with own_errors(call.magic):
                 self._showing.deliver(call, watch.report)
-
-
-def _close(call: Call, watch: Watch, error: BaseException | None) -> None:
-    with own_errors(call.magic):
-        if error is None:
-            watch.__exit__(None, None, None)
-        else:
-            watch.__exit__(type(error), error, error.__traceback__)
 
 
 class CellRunner:
@@ -127,7 +130,7 @@ class CellRunner:
         self._shell = shell
         self._showing = showing
         # For each thread the cells that run in it, the innermost last: cells run others, and
-        # a kernel's subshells run theirs in threads of their own.
+        # a kernel's subshells run theirs in threads of their own. Read it through `_cells`.
         self._running: dict[int, list[Watching]] = {}
         self._leave: Callable[[], None] | None = None
 
@@ -158,7 +161,7 @@ class CellRunner:
         not if a line is bad or holds a variable: IPython then calls the magic, which expands
         the variable or raises the error inside the cell, so that the body does not run.
         """
-        if threading.get_ident() in self._running:
+        if self._cells():
             return [], 0
         try:
             headers, n_lines = read_headers(lines)
@@ -171,11 +174,21 @@ class CellRunner:
 
     def _before(self, info: ExecutionInfo) -> None:
         """Open the watches of a cell that is about to run."""
-        raw_cell = info.raw_cell or ""
-        headers, _ = self.take_over(raw_cell.splitlines())
-        watching = Watching(headers, self._showing, raw_cell)
-        self._running.setdefault(threading.get_ident(), []).append(watching)
+        headers, _ = self.take_over((info.raw_cell or "").splitlines())
+        watching = Watching(headers, self._showing, info)
+        self._cells().append(watching)
         watching.__enter__()
+
+    def _cells(self) -> list[Watching]:
+        """Give the cells that run in this thread, the innermost last.
+
+        One that has ended can still be there, if a second interrupt hit `_after`.
+        """
+        cells = self._running.setdefault(threading.get_ident(), [])
+        ended = getattr(self._shell.last_execution_result, "info", None)
+        while cells and cells[-1].info is ended:
+            cells.pop().close(None)
+        return cells
 
     def _after(self, result: ExecutionResult | None) -> None:
         """Close the watches of the cell that has ended.
@@ -183,26 +196,19 @@ class CellRunner:
         Events pair up like brackets, with two exceptions: a blank cell has no first one, nor
         has the cell that loads the extension. The result is None if the kernel was cancelled.
         """
-        running = self._running.get(threading.get_ident())
-        if not running or (result is not None and _is_blank(result)):
+        cells = self._running.get(threading.get_ident())
+        if not cells or (result is not None and _is_blank(result)):
             return
-        watching = running.pop()
-        if not running:
-            del self._running[threading.get_ident()]
+        watching = cells.pop()
         try:
-            self._finish(watching, result)
+            _finish(watching, result)
+        except KeyboardInterrupt:  # the cell's outcome is settled; the user tires of waiting
+            sys.stderr.write("nbinspect: interrupted, no report\n")
         finally:
-            if not running:
+            if not cells:
                 self._showing.forget()
             if self._leave:
                 self._leave()
-
-    @staticmethod
-    def _finish(watching: Watching, result: ExecutionResult | None) -> None:
-        not_run = result.error_before_exec if result else None
-        watching.close(not_run or (result.error_in_exec if result else None))
-        if not not_run:  # a syntax error: there is nothing to tell
-            watching.report()
 
     def run_body(self, magic: WatchMagic, line: str, cell: str) -> Any:
         """Run `cell` watched, as entry 2, and return its last value."""
@@ -210,11 +216,19 @@ class CellRunner:
         own = Header(magic, magic.options.parse(line))
         lines = cell.splitlines(keepends=True)
         further, n_lines = read_headers(lines)
-        running = self._running.get(threading.get_ident())
-        raw_cell = running[-1].raw_cell if running else ""
-        body = compile_body(self._shell, lines[n_lines:], raw_cell, n_above=1 + n_lines)
+        cells = self._cells()
+        raw_cell = cells[-1].info.raw_cell if cells and cells[-1].info else ""
+        body = compile_body(self._shell, lines[n_lines:], raw_cell or "", n_above=1 + n_lines)
         with Watching([own, *further], self._showing):
             return body.run()
+
+
+def _finish(watching: Watching, result: ExecutionResult | None) -> None:
+    if result is not None and result.error_before_exec is not None:
+        watching.close(result.error_before_exec)  # it never ran: there is nothing to tell
+    else:
+        watching.close(None if result is None else result.error_in_exec)
+        watching.report()
 
 
 class CommentOut:

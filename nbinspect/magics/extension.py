@@ -11,7 +11,7 @@ from IPython.core.error import UsageError
 from nbinspect.magics.cells import CellRunner
 from nbinspect.magics.completion import make_matcher
 from nbinspect.magics.semicolon import LoneSemicolon
-from nbinspect.magics.showing import Shell, Showing, own_errors
+from nbinspect.magics.showing import Shell, Showing, note_own_error, own_errors
 from nbinspect.magics.table import LINE_MAGICS, LIVE_CLOSERS, WATCHES, LineMagic, WatchMagic
 from nbinspect.records import Record
 
@@ -67,12 +67,13 @@ def _install_magics(shell: Shell, cells: CellRunner, showing: Showing, undo: Exi
 def _line_function(magic: LineMagic, showing: Showing) -> Callable[[str], Record | None]:
     def line_magic(line: str) -> Record | None:
         call = magic.options.parse(line)
-        record = None
-        with own_errors(call.magic):
-            try:
-                record = magic.run(call.options)
-            except ValueError as error:
-                magic.options.error(str(error))
+        try:
+            record = magic.run(call.options)
+        except ValueError as error:
+            magic.options.error(str(error))
+        except Exception as error:
+            note_own_error(call.magic, error)
+            return None
         if record is not None:
             showing.deliver(call, record)
         return record

@@ -95,7 +95,7 @@ class Options(argparse.ArgumentParser):
         Raises:
             UsageError: always; IPython shows it as one line, and the cell ends with an error.
         """
-        said = re.sub(r"^argument (\S+?)(?:/\S+)?: ", r"\1 ", message)
+        said = re.sub(r"^argument (\S+?)(?:/\S+)?: ", r"\1 ", " ".join(message.split()))
         raise UsageError(f"{self.prog}: {said} (see {self.prog}?)") from None
 
 

@@ -25,13 +25,14 @@ class LoneSemicolon(TokenTransformBase):
                 starts = before is None or before.string == "=" or before.type in _INDENTS
                 words = percent.string == "%" and end.string == ";" and name.end == end.start
                 if starts and words and name.string in LINE_MAGICS:
-                    return cls(end.start)
+                    return cls(percent.start)
         return None
 
     def transform(self, lines: list[str]) -> list[str]:
         """Insert the space."""
         line = lines[self.start_line]
-        line = f"{line[: self.start_col]} {line[self.start_col :]}"
+        at = line.index(";", self.start_col)
+        line = f"{line[:at]} {line[at:]}"
         return [*lines[: self.start_line], line, *lines[self.start_line + 1 :]]
 
 

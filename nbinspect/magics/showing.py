@@ -78,7 +78,12 @@ def own_errors(magic: str) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        at = traceback.extract_tb(error.__traceback__)[-1]
-        what = "".join(traceback.format_exception_only(error)).strip().splitlines()[-1]
-        where = f"{Path(at.filename).name}:{at.lineno}"
-        sys.stderr.write(f"nbinspect: {magic} failed, your code did not: {what} (at {where})\n")
+        note_own_error(magic, error)
+
+
+def note_own_error(magic: str, error: Exception) -> None:
+    """Say in one line that nbinspect failed, and where."""
+    at = traceback.extract_tb(error.__traceback__)[-1]
+    what = " ".join("".join(traceback.format_exception_only(error)).split())
+    where = f"{Path(at.filename).name}:{at.lineno}"
+    sys.stderr.write(f"nbinspect: {magic} itself failed, not your code: {what} (at {where})\n")
