@@ -42,6 +42,7 @@ demo: .venv/.lab
 	@mkdir -p $(dir $(html))
 	$(python) -m nbconvert --execute --to html --embed-images \
 	    --ExecutePreprocessor.store_widget_state=False \
+	    --TemplateExporter.extra_template_basedirs=notebooks --template offline \
 	    --output-dir $(dir $(html)) --output $(notdir $(html)) $(ARGS) $(tour)
 	@echo "The tour is in $(html)."
 
