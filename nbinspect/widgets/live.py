@@ -55,6 +55,7 @@ class LiveMemory(anywidget.AnyWidget):
         if session is not None:
             session.close()
         super().close()
+        self.layout.close()  # a widget of its own, with a comm of its own
 
     def _bundle(self) -> dict[str, Any]:
         bundle: Any = self._repr_mimebundle_()

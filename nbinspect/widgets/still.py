@@ -14,7 +14,7 @@ from nbinspect.records import Record
 from nbinspect.render.format import bytes_text
 from nbinspect.widgets import page
 
-_PNG_SHARE = 0.05
+_PNG_SHARE, _MAX_REST_S = 0.05, 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +77,7 @@ class Still:
         self.css_class = css_class
         self._shown: LivePicture | None = None
         self._not_before = 0.0
+        self._png: dict[str, Any] = {}
 
     def show(self, picture: LivePicture) -> None:
         """Put the output where the running cell's output goes, without the costly PNG."""
@@ -88,13 +89,13 @@ class Still:
         too_soon = began < self._not_before or self._same(picture)
         if not page.in_notebook() or (too_soon and not final):
             return
-        bundle = self._bundle(picture)
-        # matplotlib may be drawing for the user in the main thread.
+        # Elsewhere, matplotlib may be drawing for the user in the main thread at this moment.
         if threading.current_thread() is threading.main_thread():
-            bundle |= _png(picture)
-        page.publish(bundle, self.css_class, update=True)
+            self._png = _png(picture)
+        page.publish(self._bundle(picture) | self._png, self.css_class, update=True)
         self._shown = picture
-        self._not_before = time.monotonic() + (time.monotonic() - began) / _PNG_SHARE
+        now = time.monotonic()
+        self._not_before = now + min((now - began) / _PNG_SHARE, _MAX_REST_S)
 
     def _same(self, picture: LivePicture) -> bool:
         shown = self._shown

@@ -75,6 +75,6 @@ def open_notebook(
 
         def open_(*sources: str | Path) -> Lab:
             path = sources[0] if isinstance(sources[0], Path) else write_notebook(*sources)
-            return stack.enter_context(lab_page(server, context, path.name, artifacts))
+            return stack.enter_context(lab_page(server, context, path, artifacts))
 
         yield open_

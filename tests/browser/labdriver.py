@@ -176,11 +176,15 @@ class Lab:
 
     Attributes:
         page: the browser's page.
+        server: what the page talks to.
+        path: the notebook's file.
         console: what the page wrote to its console.
         outside: the addresses outside this machine that the page asked for.
     """
 
     page: Page
+    server: LabServer
+    path: Path
     console: list[str] = field(default_factory=list)
     outside: list[str] = field(default_factory=list)
 
@@ -232,6 +236,14 @@ class Lab:
             timeout=timeout_s * 1000,
         )
 
+    def close(self) -> Path:
+        """Close the page and end the kernel; may be called twice."""
+        self.page.close()
+        for session in self.server.call("GET", "/api/sessions"):
+            if session["path"] == self.path.name:
+                self.server.call("DELETE", f"/api/sessions/{session['id']}")
+        return self.path
+
     def errors(self) -> list[str]:
         """Give every traceback and everything written to stderr."""
         return self.page.locator(
@@ -242,7 +254,7 @@ class Lab:
 
 @contextlib.contextmanager
 def lab_page(
-    server: LabServer, context: BrowserContext, notebook: str, artifacts: Path
+    server: LabServer, context: BrowserContext, notebook: Path, artifacts: Path
 ) -> Iterator[Lab]:
     """Open `notebook` alone in a page; end its kernel afterwards.
 
@@ -250,30 +262,31 @@ def lab_page(
     """
     page = context.new_page()
     page.set_default_timeout(60_000)
-    lab = Lab(page)
-    _listen(lab, server)
+    lab = Lab(page, server, notebook)
+    _listen(lab)
     try:
-        page.goto(f"{server.url}/doc/tree/{notebook}?token={server.token}")
+        page.goto(f"{server.url}/doc/tree/{notebook.name}?token={server.token}")
         expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible(timeout=60_000)
         lab.wait_idle()
         yield lab
     except BaseException:
-        stem = Path(notebook).stem
-        page.screenshot(path=str(artifacts / f"{stem}-failed.png"), full_page=True)
-        (artifacts / f"{stem}-failed.txt").write_text(
-            "\n".join([*lab.console, "", server.log.read_text()])
-        )
+        _record_failure(lab, artifacts)
         raise
     finally:
-        page.close()
-        for session in server.call("GET", "/api/sessions"):
-            if session["path"] == notebook:
-                server.call("DELETE", f"/api/sessions/{session['id']}")
+        lab.close()
 
 
-def _listen(lab: Lab, server: LabServer) -> None:
+def _record_failure(lab: Lab, artifacts: Path) -> None:
+    stem = artifacts / f"{lab.path.stem}-failed"
+    if not lab.page.is_closed():
+        lab.page.screenshot(path=f"{stem}.png", full_page=True)
+    log = [*lab.console, "", lab.server.log.read_text()]
+    stem.with_suffix(".txt").write_text("\n".join(log))
+
+
+def _listen(lab: Lab) -> None:
     def note(request: Any) -> None:
-        if not request.url.startswith((server.url, "data:", "blob:")):
+        if not request.url.startswith((lab.server.url, "data:", "blob:")):
             lab.outside.append(request.url)
 
     lab.page.on("request", note)

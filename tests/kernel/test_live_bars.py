@@ -152,8 +152,7 @@ def test_colab_gets_display_updates_and_no_widget(kernel):
         (still,) = kernel.contents("display_data")
         assert WIDGET not in still["data"]
         assert kernel.contents("comm_open") == []
-        time.sleep(4)  # the first drawing loads matplotlib, and drawing takes 5 % at most
-        kernel.ok("more = bytearray(150_000_000); time.sleep(20)")
+        kernel.ok("more = bytearray(150_000_000); time.sleep(5.2)")  # drawing has to rest
         (update,) = kernel.contents("update_display_data")
         assert update["transient"] == still["transient"]
         assert kernel.contents("comm_msg") == []
@@ -171,7 +170,7 @@ def test_holders_follow_at_the_end_of_cells_and_never_from_the_thread(kernel):
         "open_live(hz=20)"
     )
     try:
-        kernel.ok("time.sleep(8)")
+        kernel.ok("time.sleep(6)")
         states = [content["data"].get("state", {}) for content in kernel.contents("comm_msg")]
         holders = [state["holders"] for state in states if "holders" in state][-1]
         assert holders["error"] == ""
