@@ -114,4 +114,4 @@ def _time_ticks(duration_s: float) -> tuple[Tick, ...]:
 def _round_up(raw: float, factors: tuple[float, ...]) -> float:
     """Give the next round number from `raw` on: a factor times a power of ten."""
     power = 10.0 ** math.floor(math.log10(raw))
-    return next(f * power for f in factors if f * power >= raw * 0.999)
+    return next(f * power for f in factors if f * power >= raw * (1 - 1e-9))

@@ -26,6 +26,7 @@ ACCENT = "#0072b2"
 ALERT = "#c62828"
 PAPER = "#ffffff"
 SANS = "DejaVu Sans"
+MAX_LINE = 300
 MONO = "DejaVu Sans Mono"
 
 
@@ -163,6 +164,8 @@ class Sheet:
         self, text: str, room: float, size: float, family: str = SANS, *, middle: bool = False
     ) -> str:
         """Shorten text to `room` pixels, leaving out its middle or its end."""
+        if len(text) > MAX_LINE:  # measuring it would take long
+            text = _cut(text, MAX_LINE, middle=middle)
         if self.text_width(text, size, family) <= room:
             return text
         low, high = 1, len(text)

@@ -60,7 +60,10 @@ WEIGHTS = {
 
 def to_text(view: View, width: int = 88) -> str:
     """Render a view as lines of at most `width` columns; below 40 it is taken as 40."""
-    width = max(width, MIN_WIDTH)
+    return _paragraphs(view, max(width, MIN_WIDTH))
+
+
+def _paragraphs(view: View, width: int) -> str:
     paragraphs = [_lines(block, width) for block in view]
     return "\n\n".join("\n".join(line.rstrip() for line in lines) for lines in paragraphs if lines)
 
@@ -213,7 +216,7 @@ def _heights(drawn: Curve, n_columns: int) -> list[float]:
 
 def _fold(block: Fold, width: int) -> list[str]:
     title = cut_end(block.title, width - 2)
-    inside = to_text(block.blocks, width - 2).splitlines()
+    inside = _paragraphs(block.blocks, width - 2).splitlines()
     if len(inside) > SHORT_FOLD_LINES:
         return [f"+ {title}"]
     return [f"- {title}", *(f"  {line}" for line in inside)]
