@@ -124,13 +124,18 @@ def replaced_functions() -> Mapping[str, Any]:
     return {name: same for name, same in found.items() if name not in TORCHS_OWN}
 
 
+def _is_hypothesis(callback: Any) -> bool:
+    """Its first property test makes it time the collector, from then on."""
+    return (getattr(callback, "__module__", None) or "").startswith("hypothesis")
+
+
 def interpreter() -> Mapping[str, Any]:
     not_ours = TORCHS_OWN_VARIABLES | {"PYTEST_CURRENT_TEST"}
     found = {
         "gc enabled": gc.isenabled(),
         "gc thresholds": gc.get_threshold(),
         "gc debug flags": gc.get_debug(),
-        "gc callbacks": _listed(gc.callbacks),
+        "gc callbacks": _listed(each for each in gc.callbacks if not _is_hypothesis(each)),
         "sys trace": Same(sys.gettrace()),
         "sys profile": Same(sys.getprofile()),
         "threading trace": Same(threading.gettrace()),

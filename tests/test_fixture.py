@@ -12,7 +12,7 @@ import pytest
 
 HEAD = """
 import builtins, gc, os, random, signal, sys, threading
-import matplotlib, numpy, pytest, torch
+import hypothesis, matplotlib, numpy, pytest, torch
 from IPython.core.interactiveshell import InteractiveShell
 from matplotlib import pyplot
 from torch.optim.optimizer import register_optimizer_step_post_hook
@@ -108,6 +108,7 @@ RIGHT = {
     "garbage_cycle": "loop = [torch.zeros(3)]\n    loop.append(loop)",
     "own_fixture": "assert inputs.sum() == 0",
     "module_fixture": "assert weights.sum() == 0",
+    "property": "hypothesis.given(hypothesis.strategies.integers())(lambda n: None)()",
     "random_numbers": "torch.manual_seed(1), random.seed(1), numpy.random.seed(1)",
     "raises": "with pytest.raises(RuntimeError) as info:\n        torch.zeros(3) @ torch.zeros(4)",
     "ending_thread": "threading.Timer(0.2, nothing).start()",
