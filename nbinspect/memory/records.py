@@ -83,15 +83,36 @@ class MemorySnapshot(Record):
         Raises:
             KeyError: no such device is in this snapshot.
         """
-        ...
+        for one in self.devices:
+            if one.device == name or one.device.partition(":")[0] == name:
+                return one
+        known = ", ".join(one.device for one in self.devices)
+        raise KeyError(f"no device {name!r} in this snapshot, which has {known}")
 
     def diff(self, other: MemorySnapshot) -> MemoryDiff:
         """Say what changed from this snapshot to `other`; empty if nothing did."""
-        ...
+        before, after = self._sizes(), other._sizes()
+        changes = [
+            Change(*holder, before.get(holder, 0), after.get(holder, 0))
+            for holder in dict.fromkeys((*before, *after))
+            if before.get(holder, 0) != after.get(holder, 0)
+        ]
+        changes.sort(key=lambda one: (-abs(one.after_bytes - one.before_bytes), one.owner))
+        return MemoryDiff(tuple(changes))
+
+    def _sizes(self) -> dict[tuple[str, str, str], int]:
+        """Give bytes by (device, kind, owner)."""
+        return {
+            (device.device, one.kind, one.owner): one.size_bytes
+            for device in self.devices
+            for one in device.holdings
+        }
 
     def view(self) -> View:
-        """Headline, bars, largest holders, advice, small print."""
-        ...
+        """Show the answer, bars, the largest holders, advice and small print."""
+        from nbinspect.memory.view import snapshot_view
+
+        return snapshot_view(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +132,14 @@ class MemoryDiff(Record):
 
     changes: tuple[Change, ...]
 
-    def view(self) -> View: ...
+    def __bool__(self) -> bool:
+        return bool(self.changes)
+
+    def view(self) -> View:
+        """Show the change of each holder."""
+        from nbinspect.memory.view import diff_view
+
+        return diff_view(self)
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,4 +224,8 @@ class MemoryReport(Record):
     error: str = ""
     notes: tuple[str, ...] = ()
 
-    def view(self) -> View: ...
+    def view(self) -> View:
+        """Show the peak, the timeline, lines, modules and what stayed."""
+        from nbinspect.memory.view import report_view
+
+        return report_view(self)

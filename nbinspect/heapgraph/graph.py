@@ -1,0 +1,175 @@
+"""Everything that leads to a live tensor, as one graph: built once, asked many times, then gone."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from nbinspect import _torch, notebook
+from nbinspect.heapgraph.index import HeapIndex
+from nbinspect.heapgraph.native import Reference, node_cap, walk
+from nbinspect.heapgraph.roots import Root, roots
+from nbinspect.tensors import is_node, is_tensor, tensors_and_nodes
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Keep automatic collection away: it would free what is being shown, and cost more than we."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+class Unexplained(NamedTuple):
+    """References to an object whose holder is not known: seen by Python, and in C++."""
+
+    python: int
+    native: int
+
+
+class HeapGraph:
+    """Live tensors, autograd nodes and all Python objects that lead to them, up to the roots.
+
+    Use it inside `collector_paused` and `tensors.looking`, and `close` it before returning: it
+    holds every object that it names.
+
+    Args:
+        tracked: ``gc.get_objects()``, asked before there was a graph, which is no part of the answer.
+        cap: how many autograd nodes to look at, None for as many as the stack allows.
+
+    Attributes:
+        objects: the graph's objects by id.
+        children: references by the id of the holder.
+        parents: references by the id of what is held.
+        roots: where names begin, by id; running calls have negative ids.
+        complete: False if the walk of the autograd graph was cut short.
+    """
+
+    def __init__(self, tracked: list[Any], cap: int | None = None) -> None:
+        self.roots: dict[int, Root] = roots()
+        self.objects: dict[int, Any] = {}
+        self.children: dict[int, list[Reference]] = defaultdict(list)
+        self.parents: dict[int, list[Reference]] = defaultdict(list)
+        self._index = HeapIndex(tracked)
+        self._in_index: set[int] = set()
+        self.complete = self._add_tensors(node_cap() if cap is None else cap)
+        self._frames = list(notebook.running_frames())
+        self._add_frames()
+        if any(self.unexplained(key).python for key in self.objects):
+            self._add_arrays()
+
+    def _add_tensors(self, cap: int) -> bool:
+        """Add tensors, autograd nodes and what leads to them; say whether that is all."""
+        targets = tensors_and_nodes(self._index.objects)
+        self.objects.update((id(one), one) for one in targets)
+        self._in_index.update(self.objects)
+        native = walk(targets, cap)
+        self.objects.update(native.found)
+        for reference in native.references:
+            if reference.child in self.objects:  # else it lies beyond the cap
+                self._add(reference)
+        self._add_ancestors(targets)
+        return native.complete
+
+    def close(self) -> None:
+        """Let go of everything, even if an error's traceback still holds this graph."""
+        for held in (self.objects, self.children, self.parents, self._index.objects, self._frames):
+            held.clear()
+
+    def tensors(self) -> Iterator[Any]:
+        """Yield every live tensor that was found, whoever holds it."""
+        return (value for value in self.objects.values() if is_tensor(value))
+
+    def frame_label(self, root: int) -> str:
+        """Name the running call that a negative root id stands for."""
+        return self._frames[-root - 1].label
+
+    def frame_variable(self, reference: Reference) -> str:
+        """Name the local variable that a reference out of a running call is."""
+        values = self._frames[-reference.parent - 1].values
+        return next(name for name, value in values.items() if id(value) == reference.child)
+
+    def is_frame(self, root: int) -> bool:
+        """Say whether a root id stands for a running call."""
+        return root < 0
+
+    def frame_ids(self) -> Iterable[int]:
+        """Give the root ids of the running calls."""
+        return range(-len(self._frames), 0)
+
+    def _add(self, reference: Reference) -> None:
+        self.children[reference.parent].append(reference)
+        self.parents[reference.child].append(reference)
+
+    def _add_ancestors(self, values: list[Any]) -> None:
+        """Add all that leads to `values`, level by level, stopping at roots."""
+        level = np.fromiter(map(id, values), np.int64, len(values))
+        while len(level):
+            found: dict[int, Any] = {}
+            for holder, child in self._index.holders(level):
+                if _leads_nowhere(holder, self.objects[child]):
+                    continue
+                self._add(Reference(id(holder), child, "", False))
+                if id(holder) not in self.objects:
+                    found[id(holder)] = holder
+            self.objects.update(found)
+            self._in_index.update(found)
+            rest = [one for one in found if one not in self.roots]
+            level = np.fromiter(rest, np.int64, len(rest))
+
+    def _add_arrays(self) -> None:
+        """Add NumPy arrays over a tensor's bytes: the collector does not track them.
+
+        They are looked for only where a tensor has a Python reference that nothing explains.
+        """
+        numpy = sys.modules.get("numpy")
+        arrays: dict[int, Any] = {}
+        for array in self._index.untracked(numpy.ndarray) if numpy is not None else ():
+            chain = [array]
+            while type(chain[-1].base) is type(array):
+                chain.append(chain[-1].base)
+            if id(chain[-1].base) in self.objects:
+                arrays.update((id(one), one) for one in chain)
+        self.objects.update(arrays)
+        for array in arrays.values():
+            self._add(Reference(id(array), id(array.base), "array", False))
+        self._add_ancestors(list(arrays.values()))
+
+    def unexplained(self, key: int) -> Unexplained:
+        """Count the references to an object of this graph that no holder was found for.
+
+        A root's own holders were not looked for, so the answer means nothing for it.
+        """
+        value, held = self.objects[key], self.parents.get(key, ())
+        ours = 3 + (key in self._in_index)  # `objects`, `value`, the argument below, the index
+        python = sys.getrefcount(value) - ours - sum(one.slot in {"", "array"} for one in held)
+        if not is_tensor(value):
+            return Unexplained(python - is_node(value), 0)  # torch keeps a node's wrapper
+        owners = _torch.use_count(value)
+        if owners is None:
+            return Unexplained(python, 0)
+        # A tensor with owners in C++ has one reference from there to its Python side.
+        return Unexplained(python - (owners > 1), owners - 1 - sum(one.counted for one in held))
+
+    def _add_frames(self) -> None:
+        for number, frame in enumerate(self._frames, start=1):
+            for value in frame.values.values():
+                if id(value) in self.objects:
+                    self._add(Reference(-number, id(value), "", False))
+
+
+def _leads_nowhere(holder: Any, held: Any) -> bool:
+    """Say whether a reference explains nothing: an instance's to its class, a class's to a base."""
+    if not issubclass(type(held), type):
+        return False
+    return type(holder) is held or issubclass(type(holder), type | tuple)

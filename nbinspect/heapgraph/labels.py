@@ -1,0 +1,329 @@
+"""How a path of references is read aloud: ``model.layers.2.weight``, not five dictionaries.
+
+A `Label` is the text so far plus a context that says what the last object is to its holder: the
+dictionary of an instance's attributes reads as ``.name``, any other dictionary as ``['name']``, a
+function's tuple of cells as ``closure variable 'name'``.
+"""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+
+from nbinspect import notebook
+from nbinspect.tensors import describe, is_node, is_tensor
+
+MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
+LONGEST_KEY = 60
+CONTAINERS = (dict, list, tuple, deque, set, frozenset)
+LruCache = type(functools.lru_cache(len))
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The name of an object, as reached along one path.
+
+    Attributes:
+        text: what is read.
+        context: how its own parts are named: "" by its type; ``names``: a namespace;
+            ``attributes``: an instance's dictionary; ``module attributes``: that of an
+            ``nn.Module``; ``members``: its ``_parameters`` and the like; ``hooks``: a dictionary
+            of hooks; ``closure``: a function's cells.
+        extra: names of a closure's cells.
+    """
+
+    text: str
+    context: str = ""
+    extra: tuple[str, ...] = ()
+
+
+class Step(NamedTuple):
+    """How one reference is read: the kind of edge, and the label of the object it leads to."""
+
+    edge: str
+    label: Label
+
+
+NameOf = Callable[[Any], str | None]
+"""Names another object of the same picture, e.g. the parameter that is a dictionary's key."""
+
+
+class Reader:
+    """Reads references aloud; remembers where things stand in containers while it lives."""
+
+    def __init__(self) -> None:
+        self._places: dict[int, dict[int, Any]] = {}
+
+    def step(self, label: Label, parent: Any, child: Any, slot: str, name_of: NameOf) -> Step:
+        """Name `child`, which `parent` (named `label`) refers to.
+
+        Args:
+            label: the name of `parent`.
+            parent: the holder; must stay alive as long as this reader.
+            child: what it holds.
+            slot: the C++ slot, "" for a reference that Python sees.
+            name_of: names an object that is a dictionary's key, e.g. a parameter in an optimizer's
+                state; None where it has no name.
+
+        Cost: one pass over `parent`, once; runs no code of the user's.
+        """
+        if slot:
+            return _native_step(label, slot)
+        try:
+            if label.context == "closure":
+                return _variable(label, parent, child)
+            if isinstance_of(parent, *CONTAINERS):
+                return self._item(label, parent, child, name_of)
+            if type(parent) is LruCache:
+                return Step("item", Label(f"{_cache_name(parent)}, key"))
+            for part, found in _parts(parent, label.text):
+                if part is child:
+                    return found
+        except (RuntimeError, ValueError, KeyError):  # changed meanwhile, an empty cell
+            pass
+        return Step("other", Label(f"{label.text} ({type(parent).__name__})"))
+
+    def _item(self, label: Label, parent: Any, child: Any, name_of: NameOf) -> Step:
+        places = self._places.get(id(parent))
+        if places is None:
+            places = self._places[id(parent)] = dict(_places(parent))
+        return _item_step(label, places[id(child)], child, name_of)
+
+
+def _variable(label: Label, parent: Any, child: Any) -> Step:
+    name = dict(zip(map(id, parent), label.extra, strict=False)).get(id(child), "")
+    return Step("cell", Label(f"{label.text}, closure variable {name!r}"))
+
+
+def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
+    text = label.text
+    if isinstance(place, Loose):
+        return Step("item", Label(f"{text}, {place.what}"))
+    if label.context == "hooks":
+        return Step("hook", Label(f"hook {_function_name(child)} on {text}"))
+    if not isinstance_of(place, str) or not label.context:
+        return Step("item", Label(f"{text}[{key_text(place, name_of)}]"))
+    if label.context == "names":
+        return Step("item", Label(_notebook_name(place)))
+    if label.context == "members":
+        return Step("item", Label(f"{text}.{place}"))
+    return Step("attribute", _attribute(label, place))
+
+
+def _notebook_name(name: str) -> str:
+    """Read ``_4`` as ``Out[4]``, which is what the user saw."""
+    return f"Out[{name[1:]}]" if name[:1] == "_" and name[1:].isdigit() else name
+
+
+class Loose(NamedTuple):
+    """A place in a container that no index or key leads to."""
+
+    what: str
+
+
+def _places(container: Any) -> Iterator[tuple[int, Any]]:
+    """Yield (id, key or index) for all that a container holds; the first place wins at the end."""
+    if isinstance_of(container, dict):
+        pairs = list(dict.items(container))
+        yield from ((id(key), Loose("a key")) for key, _ in pairs)
+        yield from ((id(value), key) for key, value in reversed(pairs))
+    elif isinstance_of(container, set, frozenset):
+        yield from ((id(value), Loose("an element")) for value in set().union(container))
+    else:
+        base = next(kind for kind in (list, tuple, deque) if isinstance_of(container, kind))
+        elements = list(base.__iter__(container))
+        yield from ((id(elements[i]), i) for i in reversed(range(len(elements))))
+
+
+def _native_step(label: Label, slot: str) -> Step:
+    text = label.text
+    if slot == "grad":
+        return Step("grad", Label(f"{text}.grad"))
+    if slot == "base":
+        return Step("base", Label(f"{text}._base"))
+    if slot == "variable":
+        return Step("variable", Label(f"(leaf of {text})"))
+    if slot == "array":
+        return Step("ndarray", Label(text))
+    if slot.startswith("saved "):
+        return Step("saved_tensor", Label(f"{text} saved {slot[6:]}"))
+    return Step("other", Label(text))
+
+
+def _attribute(holder: Label, key: str) -> Label:
+    if holder.context == "module attributes" and key in MEMBER_DICTS:
+        return Label(holder.text, "members")
+    if "hooks" in key:
+        return Label(holder.text, "hooks")
+    return Label(f"{holder.text}.{key}")
+
+
+def _parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+    """Yield what a holder that is no container holds, each with its step."""
+    yield from _special_parts(parent, text)
+    yield from _attributes(parent, text)
+
+
+def isinstance_of(value: object, *kinds: type) -> bool:
+    """Like ``isinstance``, but asks the type alone: ``__class__`` may be the user's code."""
+    return issubclass(type(value), kinds)
+
+
+def _special_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+    """Name the parts of the interpreter's own kinds of object."""
+    if isinstance_of(parent, types.FunctionType):
+        names = parent.__code__.co_freevars
+        yield parent.__closure__, Step("cell", Label(text, "closure", names))
+        yield parent.__defaults__, Step("item", Label(f"{text}, default argument"))
+        yield parent.__kwdefaults__, Step("item", Label(f"{text}, default argument"))
+    elif isinstance_of(parent, types.CellType):
+        yield parent.cell_contents, Step("cell", Label(text))
+    elif isinstance_of(parent, types.MethodType):
+        yield parent.__self__, Step("attribute", Label(f"{text}.__self__"))
+        yield parent.__func__, Step("attribute", Label(text))
+    elif isinstance_of(parent, functools.partial):
+        yield parent.func, Step("attribute", Label(f"{text}.func"))
+        yield parent.args, Step("item", Label(f"{text}.args"))
+        yield parent.keywords, Step("item", Label(f"{text}.keywords"))
+    elif isinstance_of(parent, BaseException, types.TracebackType, types.FrameType):
+        yield from _error_parts(parent, text)
+    elif isinstance_of(parent, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
+        yield from _suspended_parts(parent, text)
+
+
+def _error_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+    if isinstance_of(parent, BaseException):
+        for name in ("__traceback__", "__context__", "__cause__", "args"):
+            shown = text if name == "__traceback__" else f"{text}.{name}"
+            yield getattr(parent, name), Step("exception", Label(shown))
+    elif isinstance_of(parent, types.TracebackType):
+        where = notebook.source_line(parent.tb_frame.f_code, parent.tb_lineno).label
+        shown = f"{text}, frame {parent.tb_frame.f_code.co_name}() {where}"
+        yield parent.tb_frame, Step("frame", Label(shown))
+        yield parent.tb_next, Step("frame", Label(text))
+    else:
+        yield from _locals(parent, text, "frame")
+        if parent.f_back is not None:
+            yield parent.f_back, Step("frame", Label(notebook.frame_label(parent.f_back)))
+
+
+def _suspended_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+    prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr"}.get(type(parent), "ag")
+    frame = getattr(parent, f"{prefix}_frame")
+    if frame is not None:
+        kind = {"gi": "generator", "cr": "coroutine", "ag": "async generator"}[prefix]
+        where = notebook.source_line(frame.f_code, frame.f_lineno).label
+        shown = f"{text}, {kind} {frame.f_code.co_name}() {where}"
+        yield from _locals(frame, shown, "generator")
+        yield frame, Step("generator", Label(shown))
+
+
+def _locals(frame: types.FrameType, text: str, edge: str) -> Iterator[tuple[Any, Step]]:
+    for name, value in notebook.frame_locals(frame).items():
+        yield value, Step(edge, Label(f"{text}, variable {name!r}"))
+
+
+def _attributes(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+    """Name what instances and classes hold in their dictionary and slots."""
+    is_module = isinstance_of(parent, torch.nn.Module)
+    own = instance_dict(parent)
+    context = "module attributes" if is_module else "attributes"
+    holder = Label(text, context)
+    if own is not None:
+        yield own, Step("attribute", holder)
+        for key, value in list(own.items()):  # values kept inline, with no dictionary of their own
+            if isinstance(key, str):
+                yield value, Step("attribute", _attribute(holder, key))
+    if isinstance_of(parent, type):
+        yield from _class_parts(parent, text)
+    for name, value in _slots(parent):
+        yield value, Step("attribute", _attribute(holder, name))
+
+
+def _class_parts(parent: type, text: str) -> Iterator[tuple[Any, Step]]:
+    for name, value in list(vars(parent).items()):
+        yield value, Step("attribute", Label(f"{text}.{name}"))
+    # A class's dictionary cannot be asked for, only met; nothing else of a class is a dictionary.
+    for part in _referents(parent):
+        if type(part) is dict:
+            yield part, Step("attribute", Label(text, "attributes"))
+
+
+def _referents(value: Any) -> list[Any]:
+    import gc
+
+    return gc.get_referents(value)
+
+
+def _cache_name(cache: Any) -> str:
+    name = getattr(cache.__wrapped__, "__qualname__", "a function")
+    return f"lru_cache of {name.rpartition('<locals>.')[2]}"
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """Give an instance's attributes, without running a ``__getattr__`` or property of its own."""
+    if isinstance_of(value, type, types.ModuleType):
+        return None
+    try:
+        own = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return None
+    return own if type(own) is dict else None
+
+
+def _slots(value: Any) -> Iterator[tuple[str, Any]]:
+    if is_tensor(value):
+        names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        yield from ((name, getattr(value, name, None)) for name in names)
+        return
+    for kind in type(value).__mro__:
+        for name, slot in list(vars(kind).items()):
+            if type(slot) is types.MemberDescriptorType:
+                try:
+                    yield name, slot.__get__(value)
+                except AttributeError:  # not set
+                    continue
+
+
+def key_text(key: Any, name_of: NameOf) -> str:
+    """Show a dictionary's key, running no ``__repr__`` but those of plain values."""
+    if isinstance_of(key, str):
+        plain = str.__repr__(key)
+    elif type(key) in (int, float, bool, bytes, complex, type(None)):
+        plain = repr(key)
+    elif type(key) is tuple and len(key) < 5:
+        plain = f"({', '.join(key_text(item, name_of) for item in key)})"
+    else:
+        return name_of(key) or f"<{type(key).__name__}>"
+    return plain if len(plain) <= LONGEST_KEY else f"{plain[: LONGEST_KEY - 1]}…"
+
+
+def _function_name(value: Any) -> str:
+    while isinstance_of(value, functools.partial):
+        value = value.func
+    name = getattr(value, "__name__", None) if _is_callable_kind(value) else None
+    return name if isinstance(name, str) else type(value).__name__
+
+
+def _is_callable_kind(value: Any) -> bool:
+    kinds = (types.FunctionType, types.MethodType, types.BuiltinFunctionType)
+    return isinstance_of(value, *kinds)
+
+
+def short_name(value: Any) -> str:
+    """Say what an object is where it has no name: a tensor's shape, a node's or type's name."""
+    if is_tensor(value):
+        return f"tensor {describe(value)}"
+    if is_node(value):
+        return str(value.name())
+    if isinstance_of(value, types.FrameType):
+        return notebook.frame_label(value)
+    if isinstance_of(value, type):
+        return f"class {value.__name__}"
+    return type(value).__name__

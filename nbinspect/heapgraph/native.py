@@ -1,0 +1,135 @@
+"""The references that torch holds from C++, where ``gc.get_referrers`` sees nothing."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from nbinspect import _torch
+from nbinspect.tensors import is_tensor
+
+# Reading `next_functions` gives a node a Python wrapper for life, and wrapped nodes are freed
+# recursively: with an 8 MiB stack 43,000 of them in a chain crash the process. So the number of
+# wrapped nodes is capped, well below, in proportion to the stack.
+NODES_PER_STACK_BYTE = 20_000 / (8 << 20)
+MOST_NODES = 20_000
+
+
+class Reference(NamedTuple):
+    """One reference: `parent` and `child` are ids, `slot` is "" for one that Python sees.
+
+    Attributes:
+        counted: it adds one to a tensor's C++ use count.
+    """
+
+    parent: int
+    child: int
+    slot: str
+    counted: bool
+
+
+@dataclass(slots=True)
+class NativeWalk:
+    """Tensors and nodes by id, the C++ references between them, and whether that is all."""
+
+    found: dict[int, Any] = field(default_factory=dict)
+    references: list[Reference] = field(default_factory=list)
+    complete: bool = True
+
+
+def node_cap() -> int:
+    """Give how many autograd nodes may be wrapped without danger to this process."""
+    try:
+        import resource
+    except ImportError:  # Windows gives the main thread 1 MiB
+        return int((1 << 20) * NODES_PER_STACK_BYTE)
+    stack, _ = resource.getrlimit(resource.RLIMIT_STACK)
+    if stack in (resource.RLIM_INFINITY, -1) or stack > sys.maxsize:
+        return MOST_NODES
+    return min(MOST_NODES, int(stack * NODES_PER_STACK_BYTE))
+
+
+def owned(value: Any) -> Iterator[tuple[str, Any, bool]]:
+    """Yield (slot, object, counted) for each tensor and node that `value` holds from C++."""
+    if is_tensor(value):
+        yield from _owned_by_tensor(value)
+    else:
+        yield from _owned_by_node(value)
+
+
+def _owned_by_tensor(tensor: Any) -> Iterator[tuple[str, Any, bool]]:
+    # Asking a non-leaf for its grad warns, unless it retains one.
+    has_grad = tensor.is_leaf or tensor.retains_grad
+    for slot in ("grad_fn", "_base", "_grad") if has_grad else ("grad_fn", "_base"):
+        child = getattr(tensor, slot)
+        if child is not None:
+            yield slot.strip("_"), child, slot != "grad_fn"
+
+
+def _owned_by_node(node: Any) -> Iterator[tuple[str, Any, bool]]:
+    for child, _ in node.next_functions:
+        if child is not None:
+            yield "next", child, False
+    for slot, data, hooked in _torch.raw_saved(node):
+        if is_tensor(data):  # what a hook packed is a Python reference, if it is a tensor at all
+            yield f"saved {slot}", data, not hooked
+    if type(node).__name__ == "AccumulateGrad":
+        yield "variable", node.variable, True
+
+
+def walk(seeds: list[Any], cap: int) -> NativeWalk:
+    """Follow C++ references from tensors and autograd nodes.
+
+    Args:
+        seeds: where to start: all tensors and nodes that Python's collector tracks.
+        cap: how many autograd nodes to look at; `node_cap` says what is safe.
+
+    Cost: about 10 µs a node; wraps each node for its life; runs no hook, so a checkpointed
+    forward does not run again.
+    Blind to: closures in pre-hooks of nodes, DDP's buckets, autocast's cache. One node with more
+    inputs than the cap is wrapped whole.
+    Source: ``Node.next_functions``, ``_raw_saved_*``, ``Tensor.grad_fn``, ``._base``, ``.grad``.
+    """
+    # By address, since the collector's own order changes between two walks.
+    tensors = sorted((one for one in seeds if is_tensor(one)), key=id)
+    nodes = sorted((one for one in seeds if not is_tensor(one)), key=id)
+    result = NativeWalk({id(one): one for one in tensors})
+    wrapped = set(map(id, nodes))
+    todo, n_nodes, n_wrapped = deque(tensors + nodes), 0, len(nodes)
+    seen = set()
+    while todo:
+        value = todo.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        n_nodes += not is_tensor(value)
+        # Two limits: on the nodes looked at, so that two walks in a row stop at the same place,
+        # and on wrappers, so that many walks in a row do not add up to a crash.
+        if n_nodes > cap or n_wrapped > cap * 3 // 2:
+            result.complete = False
+            break
+        n_wrapped += _visit(value, result, todo, wrapped)
+    return result
+
+
+def _visit(value: Any, result: NativeWalk, todo: deque[Any], wrapped: set[int]) -> int:
+    """Note what `value` holds, queue it, and give how many nodes that wrapped."""
+    found, parent, n_wrapped = result.found, id(value), 0
+    found[parent] = value
+    try:
+        for slot, child, counted in owned(value):
+            key = id(child)
+            result.references.append(Reference(parent, key, slot, counted))
+            if slot in {"next", "grad_fn"} and key not in wrapped:
+                wrapped.add(key)
+                n_wrapped += 1
+            if key not in found:
+                if is_tensor(child):
+                    found[key] = child
+                todo.append(child)
+    except Exception:  # a tensor of a broken type must not hide all others
+        result.complete = False
+    return n_wrapped

@@ -1,0 +1,61 @@
+"""Where names begin: the notebook, modules, displayed values, the last error, running calls."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import Any
+
+from nbinspect import notebook
+from nbinspect.heapgraph.labels import Label
+
+
+@dataclass(frozen=True, slots=True)
+class Root:
+    """An object whose own holders are nobody's concern.
+
+    Attributes:
+        label: how names below it begin.
+        kind: the holder kind of what it holds, unless the way there says otherwise.
+        cost: the higher, the worse the name; a user's own variable costs nothing.
+    """
+
+    label: Label
+    kind: str
+    cost: int
+
+
+def roots() -> dict[int, Root]:
+    """Give the roots by the id of the object that each of them is."""
+    found: dict[int, Root] = {}
+    for name, module in list(sys.modules.items()):
+        names = getattr(module, "__dict__", None)
+        if type(names) is dict:
+            cost = 2 if notebook.is_users_file(names.get("__file__") or "") else 4
+            found.setdefault(id(names), Root(Label(name, "attributes"), "VARIABLE", cost))
+    found[id(vars(sys.modules["__main__"]))] = Root(Label("", "names"), "VARIABLE", 0)
+    found.update(_shell_roots(notebook.shell()))
+    return found
+
+
+def _shell_roots(shell: Any) -> dict[int, Root]:
+    """IPython's own places; what only it holds is an old output or an old error."""
+    if shell is None:
+        return {}
+    found = {id(shell.user_ns): Root(Label("", "names"), "VARIABLE", 0)}
+    places = (
+        ("user_ns_hidden", "OUT_HISTORY", Label("", "names")),
+        ("displayhook", "OUT_HISTORY", Label("displayhook", "")),
+        ("last_execution_result", "OUT_HISTORY", Label("last_execution_result", "")),
+        ("InteractiveTB", "TRACEBACK", Label("IPython's last traceback", "")),
+    )
+    for name, kind, label in places:
+        place = getattr(shell, name, None)
+        if place is not None:
+            found[id(place)] = Root(label, kind, 6)
+            own = None if type(place) is dict else getattr(place, "__dict__", None)
+            if type(own) is dict:  # the instance may hold its values through a dictionary
+                found[id(own)] = Root(Label(label.text, "attributes"), kind, 6)
+    found[id(shell)] = Root(Label("IPython's shell", ""), "OTHER", 9)
+    found[id(vars(shell))] = Root(Label("IPython's shell", "attributes"), "OTHER", 9)
+    return found

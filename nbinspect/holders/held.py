@@ -1,0 +1,252 @@
+"""The census: every live storage once, with all who hold it, as plain values."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from nbinspect.blocks import Unavailable
+from nbinspect.heapgraph.graph import HeapGraph, collector_paused
+from nbinspect.heapgraph.labels import short_name
+from nbinspect.heapgraph.native import Reference
+from nbinspect.holders.search import Search, State
+from nbinspect.holders.tags import KINDS
+from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
+from nbinspect.tensors import Storage, describe, is_tensor, looking, storages, used_bytes
+
+MOST_CLAIMS = 9
+ORDER = {kind: rank for rank, kind in enumerate(KINDS)}
+Rank = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """One holder of a storage.
+
+    Attributes:
+        kind: the kind of holder, one of `KINDS`.
+        owner: its name, read from the root.
+        why: what saved it, or why it is in a cycle; "" if the kind says it all.
+    """
+
+    kind: str
+    owner: str
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldStorage:
+    """A live storage and who holds it.
+
+    Attributes:
+        size_bytes: its size.
+        device: where it is.
+        claims: its holders, the one it is charged to first.
+        n_more_claims: holders that are not listed.
+        used_bytes: the most of it that its tensors can reach.
+        tensor: what it is, e.g. "64x256 float32".
+        only: "OUT_HISTORY" or "TRACEBACK" if nothing but old outputs, or the last error, leads
+            to it; else "".
+        frozen_gradient: it is the gradient of a parameter that needs none.
+    """
+
+    size_bytes: int
+    device: str
+    claims: tuple[Claim, ...]
+    n_more_claims: int
+    used_bytes: int
+    tensor: str
+    only: str
+    frozen_gradient: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Census:
+    """All live storages that can be seen from Python.
+
+    Attributes:
+        storages: each once, the largest first.
+        complete: nothing was left out for want of time, stack or a readable tensor.
+        notes: what was left out, and why.
+    """
+
+    storages: tuple[HeldStorage, ...]
+    complete: bool
+    notes: tuple[str, ...]
+
+
+def census(cap: int | None = None) -> Census:
+    """Find every live storage and who holds it.
+
+    Args:
+        cap: how many autograd nodes to look at, None for as many as the stack allows.
+
+    Cost: one scan of the heap, 0.2 to 0.5 s in a fresh notebook, about 1 s per million objects;
+    synchronises nothing, allocates nothing on a device, collects nothing, runs no hook and none of
+    the user's code.
+    Blind to: memory that no Python object leads to (library workspaces, DDP buckets, autocast's
+    cache, TorchScript and DLPack), and values of a running expression that have no name yet.
+    """
+    with collector_paused(), looking():
+        graph = HeapGraph(gc.get_objects(), cap)
+        try:
+            search = Search(graph)
+            search.spread_from_roots()
+            reasons = spread_from_unreachable(search)
+            return _Taker(search, reasons).take()
+        finally:
+            graph.close()
+
+
+class _Taker:
+    """Turns a finished search into plain values."""
+
+    def __init__(self, search: Search, reasons: dict[int, str]) -> None:
+        self._search = search
+        self._graph: HeapGraph = search.graph
+        self._reasons = reasons
+        self._live = _reached_without_history(search)
+
+    def take(self) -> Census:
+        sharing: dict[tuple[str, int], list[Any]] = defaultdict(list)
+        sizes: dict[tuple[str, int], Storage] = {}
+        unreadable: dict[str, int] = defaultdict(int)
+        for tensor in self._graph.tensors():
+            found = storages(tensor)
+            if isinstance(found, Unavailable):
+                unreadable[found.reason] += 1
+                continue
+            for storage in found:
+                sharing[storage.key].append(tensor)
+                known = sizes.get(storage.key)
+                if known is None or known.size_bytes < storage.size_bytes:
+                    sizes[storage.key] = storage
+        held = [self._held(sizes[key], tensors) for key, tensors in sharing.items()]
+        held.sort(key=lambda one: (-one.size_bytes, one.claims[0].owner))
+        return Census(tuple(held), self._graph.complete, self._notes(unreadable))
+
+    def _notes(self, unreadable: dict[str, int]) -> tuple[str, ...]:
+        notes = [f"{n} not counted: {why}" for why, n in sorted(unreadable.items())]
+        if not self._graph.complete:
+            notes.append("the autograd graph is larger than can be walked safely; not all was seen")
+        return tuple(notes)
+
+    def _held(self, storage: Storage, tensors: list[Any]) -> HeldStorage:
+        claims = self._claims(tensors)
+        used = sum(used_bytes(one) for one in tensors if self._is_held_itself(one))
+        return HeldStorage(
+            storage.size_bytes,
+            storage.device,
+            tuple(claims[:MOST_CLAIMS]),
+            max(0, len(claims) - MOST_CLAIMS),
+            min(used or storage.size_bytes, storage.size_bytes),
+            describe(max(tensors, key=used_bytes)),
+            self._only(tensors, claims),
+            self._is_frozen_gradient(tensors),
+        )
+
+    def _claims(self, tensors: list[Any]) -> list[Claim]:
+        """List who holds any of the tensors over one storage, the best name first."""
+        inside = set(map(id, tensors))
+        found: dict[Claim, Rank] = {}
+        for tensor in tensors:
+            for reference in self._graph.parents.get(id(tensor), ()):
+                if not (reference.parent in inside and reference.slot == "base"):
+                    self._claim(reference, found)
+            self._claim_as_start(tensor, found)
+        named = [claim for claim in found if ", a key" not in claim.owner] or list(found)
+        best = sorted(named, key=lambda claim: (*found[claim], *_plainness(claim.owner)))
+        return best or [Claim("OTHER", short_name(tensors[0]), "no holder was found")]
+
+    def _claim(self, reference: Reference, found: dict[Claim, Rank]) -> None:
+        search = self._search
+        for parent_kind in search.kinds.get(reference.parent, ()):
+            state = State(reference.parent, parent_kind)
+            kind = search.kind_after(state, reference)
+            if kind == "HOOK" and State(reference.child, kind) not in search.arrivals:
+                continue
+            claim = Claim(kind, self._owner(state, reference, kind), self._why(state, reference))
+            rank = (ORDER[kind], ORDER[parent_kind], search.arrivals[state].cost)
+            if claim not in found or rank < found[claim]:
+                found[claim] = rank
+
+    def _claim_as_start(self, tensor: Any, found: dict[Claim, Rank]) -> None:
+        """A tensor that is itself where an unreachable part begins has no holder to name."""
+        for kind in ("CYCLE", "OTHER"):
+            arrival = self._search.arrivals.get(State(id(tensor), kind))
+            if arrival is not None and arrival.before is None:
+                why = self._reasons.get(id(tensor), "")
+                found[Claim(kind, short_name(tensor), why)] = (ORDER[kind], 0, arrival.cost)
+
+    def _owner(self, state: State, reference: Reference, kind: str) -> str:
+        search = self._search
+        if kind == "SAVED_FOR_BACKWARD":
+            anchor = search.arrivals[state].anchor
+            if anchor is not None:
+                return search.label(anchor).text
+        if kind == "CYCLE":
+            start = search.start_of(state)
+            if self._reasons.get(start.key) == UNCOLLECTABLE:
+                return search.label(start).text
+        return search.label_after(state, reference).text
+
+    def _why(self, state: State, reference: Reference) -> str:
+        search = self._search
+        if state.kind in {"CYCLE", "OTHER"}:
+            return self._reasons.get(search.start_of(state).key, "")
+        if state.kind != "SAVED_FOR_BACKWARD" or reference.slot == "grad":
+            return ""
+        if reference.slot == "variable":
+            return "a leaf of this graph"
+        node = search.nearest_node(state)
+        if reference.slot:
+            return f"saved by {node}"
+        return f"attribute {search.label_after(state, reference).text.rpartition('.')[2]} of {node}"
+
+    def _only(self, tensors: list[Any], claims: list[Claim]) -> str:
+        if any(id(tensor) in self._live for tensor in tensors):
+            return ""
+        kinds = {kind for tensor in tensors for kind in self._search.kinds.get(id(tensor), ())}
+        if kinds & {"CYCLE", "OTHER"}:
+            return ""
+        return "TRACEBACK" if any(claim.kind == "TRACEBACK" for claim in claims) else "OUT_HISTORY"
+
+    def _is_held_itself(self, tensor: Any) -> bool:
+        """Say whether anything but a view of it holds a tensor."""
+        held = self._graph.parents.get(id(tensor), ())
+        return any(reference.slot != "base" for reference in held)
+
+    def _is_frozen_gradient(self, tensors: Iterable[Any]) -> bool:
+        for tensor in tensors:
+            for reference in self._graph.parents.get(id(tensor), ()):
+                if reference.slot == "grad":
+                    owner = self._graph.objects[reference.parent]
+                    return is_tensor(owner) and owner.is_leaf and not owner.requires_grad
+        return False
+
+
+def _plainness(owner: str) -> tuple[bool, int, str]:
+    """Prefer names that the user knows: ``Out[4]`` to ``__``, then the shorter."""
+    return owner.startswith("_"), len(owner), owner
+
+
+def _reached_without_history(search: Search) -> set[int]:
+    """Give the ids of all that is reached without old outputs and errors."""
+    graph, reached = search.graph, set[int]()
+    todo = [
+        State(key, root.kind)
+        for key, root in graph.roots.items()
+        if root.kind not in {"OUT_HISTORY", "TRACEBACK"} and key in graph.children
+    ]
+    todo += [State(key, "FRAME") for key in graph.frame_ids()]
+    while todo:
+        state = todo.pop()
+        for reference in graph.children.get(state.key, ()):
+            kind = search.kind_after(state, reference)
+            if reference.child not in reached and kind not in {"OUT_HISTORY", "TRACEBACK"}:
+                reached.add(reference.child)
+                todo.append(State(reference.child, "VARIABLE"))
+    return reached

@@ -1,0 +1,222 @@
+"""From the roots down: the shortest path to every object, once for each kind of holder."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from nbinspect import notebook
+from nbinspect.heapgraph.graph import HeapGraph
+from nbinspect.heapgraph.labels import Label, Reader, isinstance_of
+from nbinspect.heapgraph.native import Reference
+from nbinspect.holders.tags import tags
+from nbinspect.tensors import is_node, is_tensor, is_wrapper
+
+TRANSPARENT = (dict, list, tuple, set, frozenset)
+FRAME_COST = 3
+
+
+class State(NamedTuple):
+    """An object as held by one kind of holder."""
+
+    key: int
+    kind: str
+
+
+class Arrival(NamedTuple):
+    """How a state was reached first.
+
+    Attributes:
+        cost: length of the path, plus the cost of its root.
+        before: the state it was reached from, None for a root.
+        reference: the last link, None for a root.
+        anchor: for what a graph saves, the tensor whose graph that is.
+    """
+
+    cost: int
+    before: State | None
+    reference: Reference | None
+    anchor: State | None
+
+
+class Start(NamedTuple):
+    """Where a search begins."""
+
+    cost: int
+    state: State
+    label: Label
+
+
+class Search:
+    """Shortest paths through a `HeapGraph`, and their names.
+
+    Attributes:
+        arrivals: the best way to each state that can be reached.
+        kinds: the kinds of holder that reach an object, by its id.
+    """
+
+    def __init__(self, graph: HeapGraph) -> None:
+        self.graph = graph
+        self.tags = tags(graph.objects)
+        self.arrivals: dict[State, Arrival] = {}
+        self.kinds: dict[int, list[str]] = {}
+        self._labels: dict[State, Label] = {}
+        self._reader = Reader()
+        self._through_hooks = False
+
+    def spread_from_roots(self) -> None:
+        """Reach all that the user's names lead to; hooks last, see `_may_enter`."""
+        starts = [
+            Start(root.cost, State(key, root.kind), root.label)
+            for key, root in self.graph.roots.items()
+            if key in self.graph.children
+        ]
+        starts += [
+            Start(FRAME_COST, State(key, "FRAME"), Label(self.graph.frame_label(key)))
+            for key in self.graph.frame_ids()
+        ]
+        self.spread(starts)
+        self._through_hooks = True
+        owners = [state for state in self.arrivals if state.key >= 0]
+        todo: list[tuple[int, State]] = []
+        for state in owners:
+            for reference in self.graph.children.get(state.key, ()):
+                if self.tags.get(reference.child) == "HOOK":
+                    self._arrive(state, reference, "HOOK", todo)
+        self._run(todo)
+        self._through_hooks = False
+
+    def spread(self, starts: Iterable[Start]) -> None:
+        """Reach all that `starts` lead to and that was not reached at less cost."""
+        todo: list[tuple[int, State]] = []
+        for start in starts:
+            self._labels[start.state] = start.label
+            self._note(start.state, Arrival(start.cost, None, None, None), todo)
+        self._run(todo)
+
+    def _run(self, todo: list[tuple[int, State]]) -> None:
+        while todo:
+            cost, state = heapq.heappop(todo)
+            if cost > self.arrivals[state].cost:
+                continue
+            for reference in self.graph.children.get(state.key, ()):
+                kind = self.kind_after(state, reference)
+                if kind and self._may_enter(reference, kind):
+                    self._arrive(state, reference, kind, todo)
+
+    def _arrive(
+        self, state: State, reference: Reference, kind: str, todo: list[tuple[int, State]]
+    ) -> None:
+        arrival = self.arrivals[state]
+        anchor = arrival.anchor
+        if reference.slot == "grad_fn" and kind != state.kind:
+            anchor = state
+        cost = arrival.cost + 1
+        self._note(State(reference.child, kind), Arrival(cost, state, reference, anchor), todo)
+
+    def _note(self, state: State, arrival: Arrival, todo: list[tuple[int, State]]) -> None:
+        known = self.arrivals.get(state)
+        if known is not None and known.cost <= arrival.cost:
+            return
+        if known is None:
+            self.kinds.setdefault(state.key, []).append(state.kind)
+        self.arrivals[state] = arrival
+        heapq.heappush(todo, (arrival.cost, state))
+
+    def kind_after(self, state: State, reference: Reference) -> str:
+        """Give the kind of holder that `reference` makes of `state` for what it leads to."""
+        kind = state.kind
+        if kind in {"CYCLE", "OTHER"}:
+            return kind
+        if reference.slot:
+            return _native_kind(kind, reference.slot)
+        tag = self.tags.get(reference.child, "")
+        if tag and not (tag == "FRAME" and kind == "TRACEBACK"):
+            return tag
+        if kind == "VARIABLE" and self._is_out(state, reference):
+            return "OUT_HISTORY"
+        parent = self.graph.objects.get(state.key)
+        if kind in {"PARAMETER", "BUFFER", "GRADIENT"} and is_tensor(parent):
+            return kind if parent is not None and is_wrapper(parent) else "VARIABLE"
+        return kind
+
+    def _is_out(self, state: State, reference: Reference) -> bool:
+        """Say whether a name of the notebook is one that IPython gave to a displayed value."""
+        root = self.graph.roots.get(state.key)
+        if root is None or root.label.context != "names":
+            return False
+        parent, child = (self.graph.objects[key] for key in (state.key, reference.child))
+        name = self._reader.step(root.label, parent, child, "", self._name_of).label.text
+        return notebook.is_out_name(name)
+
+    def _may_enter(self, reference: Reference, kind: str) -> bool:
+        """Keep hooks apart: a hook that is a bound method does not make its object a hook's.
+
+        So what other names lead to is entered from a hook only if it is a container or a tensor.
+        """
+        if not self._through_hooks:
+            return self.tags.get(reference.child) != "HOOK"
+        child = self.graph.objects[reference.child]
+        if kind != "HOOK" or isinstance_of(child, *TRANSPARENT) or is_tensor(child):
+            return True
+        return reference.child not in self.kinds or not hasattr(child, "__dict__")
+
+    def label(self, state: State) -> Label:
+        """Name an object as reached through one kind of holder, from the root down."""
+        path: list[State] = []
+        at: State | None = state
+        while at is not None and at not in self._labels:
+            path.append(at)
+            at = self.arrivals[at].before
+        for one in reversed(path):
+            self._labels[one] = self._extended(one)
+        return self._labels[state]
+
+    def _extended(self, state: State) -> Label:
+        arrival = self.arrivals[state]
+        if arrival.before is None or arrival.reference is None:
+            return Label("")
+        return self.label_after(arrival.before, arrival.reference)
+
+    def label_after(self, state: State, reference: Reference) -> Label:
+        """Name what `reference` leads to from `state`, whether or not that is the best way."""
+        objects, label = self.graph.objects, self._labels.get(state)
+        if label is None:
+            label = self.label(state)
+        if self.graph.is_frame(state.key):
+            name = self.graph.frame_variable(reference)
+            return Label(f"{label.text}, variable {name!r}")
+        parent, child = objects[state.key], objects[reference.child]
+        return self._reader.step(label, parent, child, reference.slot, self._name_of).label
+
+    def start_of(self, state: State) -> State:
+        """Follow the best way back to where it begins."""
+        before = self.arrivals[state].before
+        while before is not None:
+            state, before = before, self.arrivals[before].before
+        return state
+
+    def nearest_node(self, state: State) -> str:
+        """Name the autograd node that the best way to `state` came through last."""
+        at: State | None = state
+        while at is not None:
+            value: Any = self.graph.objects.get(at.key)
+            if is_node(value):
+                return str(value.name())
+            at = self.arrivals[at].before
+        return "a node"
+
+    def _name_of(self, value: Any) -> str | None:
+        """Name an object that is a dictionary's key, if it is a tensor or module with a name."""
+        for kind in ("PARAMETER", "BUFFER", "VARIABLE"):
+            state = State(id(value), kind)
+            if state in self.arrivals:
+                return self.label(state).text
+        return None
+
+
+def _native_kind(kind: str, slot: str) -> str:
+    if slot == "grad":
+        return "GRADIENT"
+    return kind if slot in {"base", "array"} else "SAVED_FOR_BACKWARD"

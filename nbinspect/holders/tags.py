@@ -1,0 +1,80 @@
+"""Objects that decide what kind of holder everything below them is."""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from nbinspect.heapgraph.labels import instance_dict, isinstance_of
+from nbinspect.tensors import is_tensor
+
+KINDS = (
+    "PARAMETER",
+    "BUFFER",
+    "GRADIENT",
+    "OPTIMIZER_STATE",
+    "SAVED_FOR_BACKWARD",
+    "HOOK",
+    "DATALOADER",
+    "VARIABLE",
+    "OUT_HISTORY",
+    "TRACEBACK",
+    "FRAME",
+    "CYCLE",
+    "OTHER",
+)
+"""Holder kinds, the first to claim a storage wins."""
+
+SUSPENDED = (
+    types.FrameType,
+    types.GeneratorType,
+    types.CoroutineType,
+    types.AsyncGeneratorType,
+)
+
+
+def tags(objects: dict[int, Any]) -> dict[int, str]:
+    """Give the holder kind that an object lends to what it holds, by the object's id."""
+    found: dict[int, str] = {}
+    for key, value in objects.items():
+        kind = _own_kind(value)
+        if kind:
+            found[key] = kind
+        for part, part_kind in _tagged_parts(value):
+            found[id(part)] = part_kind
+    return found
+
+
+def _own_kind(value: Any) -> str:
+    if isinstance_of(value, torch.optim.Optimizer):
+        return "OPTIMIZER_STATE"
+    if isinstance_of(value, types.TracebackType):
+        return "TRACEBACK"
+    if isinstance_of(value, *SUSPENDED):
+        return "FRAME"
+    return "DATALOADER" if isinstance_of(value, *_loader_types()) else ""
+
+
+def _loader_types() -> tuple[type, ...]:
+    from torch.utils.data import DataLoader, dataloader
+
+    return (DataLoader, dataloader._BaseDataLoaderIter)  # noqa: SLF001 - it has no public base
+
+
+def _tagged_parts(value: Any) -> Iterator[tuple[Any, str]]:
+    """Yield the dictionaries of a module or tensor that have a meaning of their own."""
+    if is_tensor(value):
+        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+            yield getattr(value, name, None), "HOOK"
+    elif isinstance_of(value, torch.nn.Module, torch.optim.Optimizer):
+        own: dict[Any, Any] = instance_dict(value) or {}
+        for name, part in list(own.items()):
+            if name == "_parameters":
+                yield part, "PARAMETER"
+            elif name == "_buffers":
+                yield part, "BUFFER"
+            elif isinstance(name, str) and "hooks" in name:
+                yield part, "HOOK"

@@ -1,0 +1,73 @@
+"""From single storages to the lines of a table: one holding per holder, runs of items as one."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable
+
+from nbinspect.holders import KINDS, HeldStorage
+from nbinspect.records import Holding
+
+ITEM = re.compile(r"\[(\d+)\]")
+LONGEST_LIST = 8  # items of one list that are shown one by one
+
+
+def holdings(storages: Iterable[HeldStorage]) -> tuple[Holding, ...]:
+    """Group storages by the holder that each is charged to, the largest group first.
+
+    What graphs save is grouped by the list whose items keep the graphs, e.g. ``losses[0..99]``;
+    so are the items of other lists where there are many.
+    """
+    groups: dict[tuple[str, str], list[HeldStorage]] = defaultdict(list)
+    for storage in storages:
+        claim = storage.claims[0]
+        groups[claim.kind, ITEM.sub("[#]", claim.owner)].append(storage)
+    found = [
+        _holding(kind, members)
+        for (kind, _), group in groups.items()
+        for members in _split(kind, group)
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.size_bytes, KINDS.index(one.kind), one.owner)))
+
+
+def _split(kind: str, group: list[HeldStorage]) -> list[list[HeldStorage]]:
+    """Keep a short list's items apart; what one graph saves always stays together."""
+    owners: dict[str, list[HeldStorage]] = defaultdict(list)
+    for storage in group:
+        owners[storage.claims[0].owner].append(storage)
+    if kind == "SAVED_FOR_BACKWARD" or len(owners) > LONGEST_LIST:
+        return [group]
+    return list(owners.values())
+
+
+def _holding(kind: str, group: list[HeldStorage]) -> Holding:
+    owner = item_range([one.claims[0].owner for one in group])
+    also = dict.fromkeys(f"{c.kind} {c.owner}" for one in group for c in one.claims[1:])
+    also.pop(f"{kind} {owner}", None)
+    size = sum(one.size_bytes for one in group)
+    return Holding(kind, owner, size, len(group), tuple(also)[:8], _note(group))
+
+
+def item_range(names: list[str]) -> str:
+    """Merge names that differ in their item numbers only: ``losses[0..99]``."""
+    numbers = [[int(number) for number in ITEM.findall(name)] for name in names]
+    ranges = iter([(min(column), max(column)) for column in zip(*numbers, strict=True)])
+
+    def merged(_match: re.Match[str]) -> str:
+        low, high = next(ranges)
+        return f"[{low}]" if low == high else f"[{low}..{high}]"
+
+    return ITEM.sub(merged, names[0])
+
+
+def _note(group: list[HeldStorage]) -> str:
+    """Say what the group is: one tensor's shape, or what saved most of it."""
+    reasons: dict[str, int] = defaultdict(int)
+    for one in group:
+        reasons[one.claims[0].why] += one.size_bytes
+    reason = max(reasons, key=lambda why: reasons[why])
+    if len([why for why in reasons if why]) > 1 and reason.startswith("saved by"):
+        reason = f"most {reason}"
+    shape = group[0].tensor if len(group) == 1 else ""
+    return ", ".join(part for part in (shape, reason) if part)

@@ -1,0 +1,263 @@
+"""How memory records describe themselves: the answer first, then the picture, then the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import TypeVar
+
+from nbinspect.blocks import (
+    Advice,
+    Bar,
+    Block,
+    Code,
+    Column,
+    Fold,
+    Mark,
+    Segment,
+    Size,
+    Span,
+    Table,
+    Text,
+    Timeline,
+    Unavailable,
+    View,
+)
+from nbinspect.memory.records import (
+    DeviceMemory,
+    DevicePeak,
+    LineMemory,
+    MemoryDiff,
+    MemoryReport,
+    MemorySnapshot,
+    Waste,
+)
+from nbinspect.records import Holding
+from nbinspect.render.format import bytes_text
+from nbinspect.render.palette import hue
+
+Item = TypeVar("Item")
+N_ADVICE = 3  # more than that at once is not read
+HOLDERS = (
+    Column("kind", "kind"),
+    Column("holder", "name"),
+    Column("size", "bytes"),
+    Column("tensors", "count"),
+    Column("notes", "text"),
+)
+
+
+def snapshot_view(snapshot: MemorySnapshot) -> View:
+    """Show what is in memory."""
+    blocks: list[Block] = [_headline(snapshot)]
+    for device in snapshot.devices:
+        blocks += _device_bars(device)
+    for device in snapshot.devices:
+        if device.holdings:
+            blocks.append(_holders(device, snapshot.n_top))
+    blocks += _advice(snapshot.waste)
+    blocks += [Text((note,), "note") for note in _notes(snapshot)]
+    return tuple(blocks)
+
+
+def _headline(snapshot: MemorySnapshot) -> Text:
+    fullest = max(snapshot.devices, key=lambda one: one.tracked_bytes)
+    if not fullest.holdings:
+        return Text(("No live tensor holds any memory.",), "headline")
+    first = fullest.holdings[0]
+    kind, size = max(fullest.by_kind, key=lambda pair: pair[1])
+    where = "" if len(snapshot.devices) == 1 else f" on {fullest.device}"
+    spans: list[Span] = ["Tensors hold ", Size(fullest.tracked_bytes), where]
+    if len(fullest.by_kind) > 1:
+        spans += [", most of it ", hue(kind).words, " (", Size(size), ")"]
+    spans += [". The largest holder is ", Code(first.owner), ", ", Size(first.size_bytes), "."]
+    return Text(tuple(spans), "headline")
+
+
+def _device_bars(device: DeviceMemory) -> Iterator[Block]:
+    segments = [Segment(hue(kind).words, size, kind) for kind, size in device.by_kind]
+    allocated = device.allocated_bytes
+    if isinstance(allocated, int) and allocated > device.tracked_bytes:
+        missing = allocated - device.tracked_bytes
+        segments.append(Segment("not visible from Python", missing, "UNTRACKED"))
+    if segments:
+        yield Bar(device.device, tuple(segments), None, "tensors, by holder")
+    yield _capacity(device)
+
+
+def _capacity(device: DeviceMemory) -> Bar:
+    label = f"{device.device} in all"
+    if isinstance(device.total_bytes, Unavailable):
+        return Bar(label, (), None, device.total_bytes.reason)
+    parts: list[tuple[str, object, str]]
+    if device.device == "cpu":
+        parts = [
+            ("this process", device.process_bytes, "PROCESS"),
+            ("other processes", device.others_bytes, "OTHERS"),
+        ]
+    else:
+        parts = [
+            ("allocated", device.allocated_bytes, "ALLOCATED"),
+            ("cached", _cached(device), "CACHED"),
+            ("other processes", device.others_bytes, "OTHERS"),
+        ]
+    segments = tuple(Segment(name, n, look) for name, n, look in parts if isinstance(n, int) and n)
+    note = f"of {bytes_text(device.total_bytes)}, {device.total_note}"
+    return Bar(label, segments, device.total_bytes, note)
+
+
+def _cached(device: DeviceMemory) -> int | None:
+    reserved, allocated = device.reserved_bytes, device.allocated_bytes
+    if isinstance(reserved, Unavailable) or isinstance(allocated, Unavailable):
+        return None
+    return reserved - allocated
+
+
+def _holders(device: DeviceMemory, n_top: int) -> Table:
+    shown, rest = device.holdings[:n_top], device.holdings[n_top:]
+    return Table(
+        HOLDERS,
+        tuple(_holder_row(one) for one in shown),
+        f"Largest holders on {device.device}",
+        len(rest),
+        sum(one.size_bytes for one in rest) if rest else None,
+    )
+
+
+def _holder_row(one: Holding) -> tuple[str | int, ...]:
+    more = ", ".join(other.partition(" ")[2] for other in one.also[:1])
+    if len(one.also) > 1:
+        more += f" and {len(one.also) - 1} more"
+    also = f"also held by {more}" if more else ""
+    notes = "; ".join(part for part in (one.note, also) if part)
+    return one.kind, one.owner, one.size_bytes, one.n_tensors, notes
+
+
+def _advice(waste: tuple[Waste, ...]) -> Iterator[Block]:
+    found = [Advice(code_spans(one.what), one.mend, one.size_bytes) for one in waste]
+    yield from found[:N_ADVICE]
+    if rest := found[N_ADVICE:]:
+        yield Fold(f"{len(rest)} more that could be freed", tuple(rest))
+
+
+def code_spans(sentence: str) -> tuple[Span, ...]:
+    """Turn backquotes in a sentence into code."""
+    parts = re.split(r"`([^`]*)`", sentence)
+    spans = (Code(part) if number % 2 else part for number, part in enumerate(parts))
+    return tuple(span for span in spans if span not in {"", Code("")})
+
+
+def _notes(snapshot: MemorySnapshot) -> Iterator[str]:
+    yield from dict.fromkeys(note for device in snapshot.devices for note in device.notes)
+    if not snapshot.complete:
+        yield "This answer is not complete."
+
+
+def diff_view(diff: MemoryDiff) -> View:
+    """Show what changed between two snapshots."""
+    if not diff.changes:
+        return (Text(("Nothing changed.",), "headline"),)
+    total = sum(one.after_bytes - one.before_bytes for one in diff.changes)
+    grown = "grew" if total >= 0 else "shrank"
+    rows = tuple(
+        (one.kind, one.owner, one.before_bytes, one.after_bytes, one.after_bytes - one.before_bytes)
+        for one in diff.changes
+    )
+    columns = (
+        Column("kind", "kind"),
+        Column("holder", "name"),
+        Column("before", "bytes"),
+        Column("after", "bytes"),
+        Column("change", "change"),
+    )
+    return (Text((f"Tensors {grown} by ", Size(abs(total)), "."), "headline"), Table(columns, rows))
+
+
+def report_view(report: MemoryReport) -> View:
+    """Show what a cell did to memory."""
+    blocks: list[Block] = [_report_headline(report)]
+    blocks += [_timeline(peak) for peak in report.peaks if len(peak.times_s) > 1]
+    blocks += _lines(report)
+    blocks += _modules(report)
+    blocks += _kept(report)
+    blocks += _advice(report.after.waste)
+    blocks += [Text((note,), "note") for note in report.notes]
+    return tuple(blocks)
+
+
+def _report_headline(report: MemoryReport) -> Text:
+    peak = next(one for one in report.peaks if one.device == report.device)
+    if not peak.peak_bytes and not report.lines:
+        return Text(("This cell allocated no tensor memory.",), "headline")
+    spans: list[Span] = ["Peak ", Size(peak.peak_bytes), f" on {peak.device}"]
+    if peak.peak_where is not None:
+        spans += [" at ", Code(peak.peak_where.label)]
+    spans += [": ", Size(report.added_peak_bytes), " more than the ", Size(peak.before_bytes)]
+    spans += [" before the cell. "]
+    left = peak.after_bytes - peak.before_bytes
+    spans += ["It left ", Size(left), " behind."] if left > 0 else _nothing_left(left)
+    if report.error:
+        spans += [" The cell ended with ", Code(report.error), "."]
+    return Text(tuple(spans), "headline")
+
+
+def _nothing_left(left: int) -> list[Span]:
+    return ["It left nothing behind."] if left == 0 else ["It freed ", Size(-left), "."]
+
+
+def _timeline(peak: DevicePeak) -> Timeline:
+    mark = Mark(peak.peak_time_s, peak.peak_bytes, "peak")
+    title = f"{peak.device}: held by tensors while the cell ran"
+    return Timeline(title, peak.times_s, peak.sizes_bytes, (mark,), peak.before_bytes)
+
+
+def _lines(report: MemoryReport) -> Iterator[Block]:
+    shown, rest = _top(report.lines, report.before.n_top)
+    columns = (
+        Column("line", "name"),
+        Column("source", "code"),
+        Column("allocated", "bytes"),
+        Column("at the peak", "bytes"),
+        Column("kept", "bytes"),
+    )
+    if shown:
+        rows = tuple(_line_row(one) for one in shown)
+        more = sum(one.allocated_bytes for one in rest) if rest else None
+        yield Table(columns, rows, "Lines that allocated", len(rest), more)
+
+
+def _line_row(one: LineMemory) -> tuple[str | int, ...]:
+    label = one.where.label if one.where else "elsewhere"
+    text = one.where.text if one.where else "no line of the user's own"
+    return label, text, one.allocated_bytes, one.at_peak_bytes, one.kept_bytes
+
+
+def _modules(report: MemoryReport) -> Iterator[Block]:
+    shown, rest = _top(report.modules, report.before.n_top)
+    columns = (
+        Column("module", "name"),
+        Column("type", "text"),
+        Column("allocated", "bytes"),
+        Column("at the peak", "bytes"),
+        Column("calls", "count"),
+    )
+    if shown:
+        rows = tuple(
+            (one.name, one.type_name, one.allocated_bytes, one.at_peak_bytes, one.n_calls)
+            for one in shown
+        )
+        more = sum(one.allocated_bytes for one in rest) if rest else None
+        title = "Modules whose forward allocated, without their children"
+        yield Table(columns, rows, title, len(rest), more)
+
+
+def _kept(report: MemoryReport) -> Iterator[Block]:
+    shown, rest = _top(report.kept, report.before.n_top)
+    if shown:
+        more = sum(one.size_bytes for one in rest) if rest else None
+        rows = tuple(_holder_row(one) for one in shown)
+        yield Table(HOLDERS, rows, "What stayed behind", len(rest), more)
+
+
+def _top(items: tuple[Item, ...], n_top: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+    return items[:n_top], items[n_top:]

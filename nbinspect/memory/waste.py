@@ -1,0 +1,170 @@
+"""Memory that is held for nothing, each with the line that frees it."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
+
+from nbinspect.holders import HeldStorage
+from nbinspect.memory.holdings import ITEM, item_range
+from nbinspect.memory.records import Waste
+from nbinspect.render.format import bytes_text, percent
+
+SMALLEST = 64 << 10  # less than this is not worth a sentence
+SMALL_PART = 0.1  # a view that uses less of its storage than this wastes the rest
+NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
+
+
+class Finding(NamedTuple):
+    """What a rule says of one storage: rule and place make the group, text makes the sentence."""
+
+    place: str
+    size_bytes: int
+
+
+def wasted(storages: Iterable[HeldStorage], device: str) -> tuple[Waste, ...]:
+    """Name what the live storages of one device waste, the largest first."""
+    found = [one for rule in RULES for one in rule([*storages], device)]
+    return tuple(sorted(found, key=lambda one: (-one.size_bytes, one.what)))
+
+
+def _grouped(
+    storages: list[HeldStorage], place: Callable[[HeldStorage], str]
+) -> Iterator[tuple[str, list[HeldStorage], int]]:
+    """Yield (place, storages, bytes) for each place that holds enough to be told."""
+    groups: dict[str, list[HeldStorage]] = defaultdict(list)
+    for storage in storages:
+        if name := place(storage):
+            groups[name].append(storage)
+    for name, group in groups.items():
+        size = sum(one.size_bytes for one in group)
+        if size >= SMALLEST:
+            yield name, group, size
+
+
+def _small_views(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    for one in storages:
+        lost, owner = one.size_bytes - one.used_bytes, one.claims[0].owner
+        if lost < SMALLEST or one.used_bytes > one.size_bytes * SMALL_PART or one.only:
+            continue
+        share = percent(one.used_bytes / one.size_bytes)
+        mend = f"{owner} = {owner}.clone()" if is_assignable(owner) else ""
+        what = f"`{owner}` uses {share} of the {bytes_text(one.size_bytes)} it keeps"
+        yield Waste(f"{what}: it is a view of a larger tensor", mend, lost, device)
+
+
+def _kept_graphs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    def place(one: HeldStorage) -> str:
+        claim = one.claims[0]
+        is_item = claim.kind == "SAVED_FOR_BACKWARD" and ITEM.search(claim.owner)
+        return ITEM.sub("[#]", claim.owner) if is_item and not one.only else ""
+
+    for name, group, size in _grouped(storages, place):
+        owners = {one.claims[0].owner for one in group}
+        if len(owners) < 2:
+            continue
+        items, whole = item_range(sorted(owners, key=_numbers)), name.partition("[#]")[0]
+        simple = name == f"{whole}[#]" and is_assignable(whole)
+        mend = f"{whole} = [one.detach() for one in {whole}]" if simple else ""
+        what = (
+            f"`{items}` keep the graphs that made them; from now on append `.item()` or `.detach()`"
+        )
+        yield Waste(what, mend, size, device)
+
+
+def _numbers(name: str) -> list[int]:
+    return [int(number) for number in ITEM.findall(name)]
+
+
+def _old_outputs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    def place(one: HeldStorage) -> str:
+        return one.claims[0].owner if one.only == "OUT_HISTORY" else ""
+
+    for name, _, size in _grouped(storages, place):
+        yield Waste(f"only the displayed value `{name}` keeps this", _forget(name), size, device)
+
+
+def _forget(name: str) -> str:
+    """Give the line that makes IPython forget a displayed value; ``del Out[n]`` is not enough."""
+    number = re.match(r"Out\[(\d+)\]", name)
+    if number is None:
+        return ""
+    n = number[1]
+    return f"del Out[{n}], _{n}; get_ipython().user_ns_hidden.pop('_{n}', None)"
+
+
+def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    def place(one: HeldStorage) -> str:
+        owner = next((c.owner for c in one.claims if c.kind == "TRACEBACK"), one.claims[0].owner)
+        return owner.partition(", ")[0] if one.only == "TRACEBACK" else ""
+
+    for name, _, size in _grouped(storages, place):
+        if name.startswith(("sys.last_", "IPython's last")):
+            mend = "import sys; sys.last_traceback.tb_next = None"
+            yield Waste("only the last error's traceback keeps this", mend, size, device)
+        else:
+            mend = f"{name} = {name}.with_traceback(None)" if is_assignable(name) else ""
+            yield Waste(
+                f"only the traceback of the error in `{name}` keeps this", mend, size, device
+            )
+
+
+def _cycles(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    def place(one: HeldStorage) -> str:
+        return one.claims[0].why if one.claims[0].kind == "CYCLE" else ""
+
+    for why, group, size in _grouped(storages, place):
+        first = group[0].claims[0].owner
+        if "waits" in why:
+            what = f"garbage in cycles waits for Python's collector, e.g. `{first}`"
+            yield Waste(what, "import gc; gc.collect()", size, device)
+        else:
+            what = (
+                f"a cycle through C++ that no collector frees holds `{first}`: a restart of the "
+                "kernel frees it; use torch.autograd.grad instead of backward(create_graph=True)"
+            )
+            yield Waste(what, "", size, device)
+
+
+def _frozen_gradients(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    frozen = [one for one in storages if one.frozen_gradient]
+    size = sum(one.size_bytes for one in frozen)
+    if size >= SMALLEST:
+        owner = frozen[0].claims[0].owner
+        more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
+        mend = f"{owner} = None" if is_assignable(owner) and len(frozen) == 1 else ""
+        if not mend:
+            model = owner.partition(".")[0]
+            mend = f"for p in {model}.parameters(): p.grad = p.grad if p.requires_grad else None"
+        what = f"`{owner}`{more}: gradients of parameters that are frozen now"
+        yield Waste(what, mend, size, device)
+
+
+def _orphaned_parameters(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    def place(one: HeldStorage) -> str:
+        claim = one.claims[0]
+        optimizer, found, _ = claim.owner.partition(".param_groups[")
+        return optimizer if found and claim.kind == "OPTIMIZER_STATE" and not one.only else ""
+
+    for optimizer, _, size in _grouped(storages, place):
+        mend = f"del {optimizer}" if is_assignable(optimizer) else ""
+        what = f"`{optimizer}` lists the parameters of a model that nothing else holds"
+        yield Waste(what, mend, size, device)
+
+
+def is_assignable(name: str) -> bool:
+    """Say whether a holder's name is code that can stand left of an equals sign."""
+    return NAME.fullmatch(name) is not None
+
+
+RULES = (
+    _small_views,
+    _kept_graphs,
+    _old_outputs,
+    _old_errors,
+    _cycles,
+    _frozen_gradients,
+    _orphaned_parameters,
+)

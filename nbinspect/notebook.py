@@ -1,0 +1,170 @@
+"""The user's side: names, displayed values, errors, running frames and source lines.
+
+IPython is looked up in `sys.modules` and never imported; in a plain script ``__main__`` stands in
+for the notebook.
+"""
+
+from __future__ import annotations
+
+import inspect
+import linecache
+import os
+import re
+import site
+import sys
+import sysconfig
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any
+
+from nbinspect.records import SourceLine
+
+OUT_NAME = re.compile(r"_{1,3}|_\d+|_oh|Out")
+PLUMBING = (
+    "nbinspect",
+    "IPython",
+    "ipykernel",
+    "tornado",
+    "asyncio",
+    "traitlets",
+    "zmq",
+    "runpy",
+    "threading",
+    "concurrent",
+    "nest_asyncio",
+    "jupyter_client",
+)
+
+
+def shell() -> Any:
+    """Give the running IPython shell, None in a plain script."""
+    module = sys.modules.get("IPython")
+    get = getattr(module, "get_ipython", None)
+    return get() if get is not None else None
+
+
+def user_namespace() -> dict[str, Any]:
+    """Give the dictionary of the notebook's, or the script's, global names."""
+    running = shell()
+    names: dict[str, Any] = (
+        running.user_ns if running is not None else vars(sys.modules["__main__"])
+    )
+    return names
+
+
+def is_out_name(name: str) -> bool:
+    """Say whether IPython made this name for a displayed value: ``_``, ``_4``, ``Out``."""
+    return OUT_NAME.fullmatch(name) is not None
+
+
+def cell_number(filename: str) -> int | None:
+    """Give n if code with this file name was typed into ``In[n]``, None for a file's code.
+
+    Blind to: the same source run twice; the later number is given.
+    """
+    compiler = getattr(shell(), "compile", None)
+    number = getattr(compiler, "_filename_map", {}).get(filename)
+    return number if isinstance(number, int) else None
+
+
+def source_line(code: CodeType, lineno: int) -> SourceLine:
+    """Name a line of code as the user knows it."""
+    cell = cell_number(code.co_filename)
+    text = linecache.getline(code.co_filename, lineno).strip()
+    return SourceLine(cell, "" if cell is not None else _short(code.co_filename), lineno, text)
+
+
+def _short(filename: str) -> str:
+    """Give a path from the folder that Python imports it from, the nearest one; else as it is."""
+    tops = (os.path.join(top or os.getcwd(), "") for top in sys.path)  # noqa: PTH118, PTH109 - text
+    return filename[max((len(top) for top in tops if filename.startswith(top)), default=0) :]
+
+
+@lru_cache(maxsize=4096)
+def is_users_file(filename: str) -> bool:
+    """Say whether a file is the user's own: no library's, not Python's and not nbinspect's."""
+    if cell_number(filename) is not None or filename.startswith("<timed"):
+        return True
+    if filename.startswith("<") or not filename:
+        return filename in {"<stdin>", "<string>"}
+    return not os.path.realpath(filename).startswith(_library_folders())
+
+
+@lru_cache(maxsize=1)
+def _library_folders() -> tuple[str, ...]:
+    """List where libraries lie; an editable install outside of them counts as the user's."""
+    names = ("stdlib", "platstdlib", "purelib", "platlib")
+    folders = {sysconfig.get_path(name) for name in names}
+    folders |= {*site.getsitepackages(), site.getusersitepackages()}
+    folders.add(str(Path(__file__).parent))
+    return tuple(os.path.realpath(folder) + os.sep for folder in folders if folder)
+
+
+def user_frame(frame: FrameType | None) -> FrameType | None:
+    """Give the nearest frame of the user's own code, from `frame` outwards."""
+    while frame is not None and not is_users_file(frame.f_code.co_filename):
+        frame = frame.f_back
+    return frame
+
+
+def user_line(frame: FrameType | None) -> SourceLine | None:
+    """Name the line where the user's own code stands, from `frame` outwards."""
+    found = user_frame(frame)
+    return source_line(found.f_code, found.f_lineno) if found is not None else None
+
+
+@dataclass(frozen=True, slots=True)
+class RunningFrame:
+    """A function call that has not returned; `values` are its local variables."""
+
+    label: str
+    values: dict[str, Any]
+
+
+def running_frames() -> Iterator[RunningFrame]:
+    """Give every thread's calls, but for the interpreter's, IPython's and nbinspect's own.
+
+    Blind to: values that a running expression has not bound to a name.
+    """
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    here = threading.get_ident()
+    for thread, top in list(sys._current_frames().items()):
+        where = "" if thread == here else f" of thread {names.get(thread, thread)}"
+        frame: FrameType | None = top
+        while frame is not None:
+            if _has_own_locals(frame) and not _is_plumbing(frame):
+                yield RunningFrame(frame_label(frame) + where, frame_locals(frame))
+            frame = frame.f_back
+
+
+def _is_plumbing(frame: FrameType) -> bool:
+    name = frame.f_globals.get("__name__")
+    return isinstance(name, str) and name.partition(".")[0] in PLUMBING
+
+
+def _has_own_locals(frame: FrameType) -> bool:
+    """Say whether the frame's names are not simply a module's or a class body's dictionary."""
+    return bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)
+
+
+def frame_label(frame: FrameType) -> str:
+    """Name a call as ``frame train() In[7] line 12``."""
+    where = source_line(frame.f_code, frame.f_lineno).label
+    return f"frame {frame.f_code.co_name}() {where}"
+
+
+def frame_locals(frame: FrameType) -> dict[str, Any]:
+    """Copy a frame's local variables and leave no trace of having looked.
+
+    Before Python 3.13 reading ``f_locals`` leaves a dictionary on the frame, which would keep the
+    values after the user has deleted the names. It is emptied again, unless the user has it too.
+    """
+    names: Any = frame.f_locals  # a dictionary or, from Python 3.13, a view of the frame
+    found = dict(names)
+    if isinstance(names, dict) and _has_own_locals(frame) and sys.getrefcount(names) <= 3:
+        names.clear()
+    return found
