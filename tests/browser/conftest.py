@@ -9,12 +9,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from leftovers import _FAILED as FAILED
 
 if TYPE_CHECKING:
     from labdriver import Lab, LabServer
     from playwright.sync_api import Browser, BrowserContext
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing_behind() -> None:
+    """Look at nothing: nbinspect runs in the kernel, and the browser's driver starts threads."""
 
 
 @pytest.fixture(scope="session")
@@ -46,35 +52,25 @@ def context(browser: Browser) -> BrowserContext:
 
 
 @pytest.fixture
-def write_notebook(server: LabServer, request: pytest.FixtureRequest) -> Callable[..., Path]:
-    import nbformat
-
-    def write(*sources: str) -> Path:
-        path = server.root / (re.sub(r"\W+", "-", request.node.name) + ".ipynb")
-        notebook = nbformat.v4.new_notebook(
-            cells=[nbformat.v4.new_code_cell(source) for source in sources],
-            metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
-        )
-        nbformat.write(notebook, path)
-        return path
-
-    return write
-
-
-@pytest.fixture
 def open_notebook(
     server: LabServer,
     context: BrowserContext,
     artifacts: Path,
-    write_notebook: Callable[..., Path],
+    request: pytest.FixtureRequest,
 ) -> Iterator[Callable[..., Lab]]:
     """Open a notebook of these cell sources, or one that is there already."""
-    from labdriver import lab_page
+    from labdriver import lab_page, record_failure, write_notebook
 
+    labs: list[Lab] = []
     with contextlib.ExitStack() as stack:
 
         def open_(*sources: str | Path) -> Lab:
-            path = sources[0] if isinstance(sources[0], Path) else write_notebook(*sources)
-            return stack.enter_context(lab_page(server, context, path, artifacts))
+            path = server.root / (re.sub(r"\W+", "-", request.node.name) + ".ipynb")
+            path = sources[0] if isinstance(sources[0], Path) else write_notebook(path, *sources)
+            labs.append(stack.enter_context(lab_page(server, context, path)))
+            return labs[-1]
 
         yield open_
+        if request.node.stash.get(FAILED, False):
+            for lab in labs:
+                record_failure(lab, artifacts)

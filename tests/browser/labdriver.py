@@ -29,6 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
 
 CHROMIUM_FLAGS = [
@@ -252,14 +253,19 @@ class Lab:
         ).all_inner_texts()
 
 
-@contextlib.contextmanager
-def lab_page(
-    server: LabServer, context: BrowserContext, notebook: Path, artifacts: Path
-) -> Iterator[Lab]:
-    """Open `notebook` alone in a page; end its kernel afterwards.
+def write_notebook(path: Path, *sources: str) -> Path:
+    """Write a notebook of these cells that was never run."""
+    notebook = nbformat.v4.new_notebook(
+        cells=[nbformat.v4.new_code_cell(source) for source in sources],
+        metadata={"kernelspec": {"name": "python3", "display_name": "Python 3"}},
+    )
+    nbformat.write(notebook, path)
+    return path
 
-    If the block fails, a picture of the page and what it and the server logged go to `artifacts`.
-    """
+
+@contextlib.contextmanager
+def lab_page(server: LabServer, context: BrowserContext, notebook: Path) -> Iterator[Lab]:
+    """Open `notebook` alone in a page; end its kernel afterwards."""
     page = context.new_page()
     page.set_default_timeout(60_000)
     lab = Lab(page, server, notebook)
@@ -269,14 +275,12 @@ def lab_page(
         expect(page.locator(".jp-NotebookPanel .jp-Cell").first).to_be_visible(timeout=60_000)
         lab.wait_idle()
         yield lab
-    except BaseException:
-        _record_failure(lab, artifacts)
-        raise
     finally:
         lab.close()
 
 
-def _record_failure(lab: Lab, artifacts: Path) -> None:
+def record_failure(lab: Lab, artifacts: Path) -> None:
+    """Keep a picture of the page, and what it and the server logged."""
     stem = artifacts / f"{lab.path.stem}-failed"
     if not lab.page.is_closed():
         lab.page.screenshot(path=f"{stem}.png", full_page=True)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-import time
 
 import pytest
 
 pytest.importorskip("playwright.sync_api")
+from labdriver import lab_page, write_notebook
 from playwright.sync_api import expect
 
 OPEN = "import time, threading, torch\nfrom nbinspect.widgets import close_live, open_live\nopen_live()"
@@ -102,6 +102,7 @@ def test_bars_fit_narrow_and_dark_pages_and_run_again_in_place(open_notebook, ar
     expect(page.locator(".nbl-state")).to_have_text(re.compile("kernel gone, last reading"))
     page.get_by_role("button", name="Close the live memory bars").click()
     expect(page.locator("[class^=nbinspect-still]")).to_be_visible()
+    lab.wait_idle()
 
 
 def meter_is_whole(meter) -> bool:
@@ -110,16 +111,17 @@ def meter_is_whole(meter) -> bool:
     return 0 < now < most and re.fullmatch(r"\S+ [KMG]iB of \S+ GiB, highest \S+ [KMG]iB", text)
 
 
-@pytest.fixture
-def saved(open_notebook):
-    """A notebook that was saved while its bars were live, and its page is gone."""
-    lab = open_notebook(OPEN)
-    lab.run_cell(0)
-    lab.wait_idle()
-    expect(lab.page.locator(".nbl-live")).to_be_visible()
-    time.sleep(0.5)
-    lab.save()
-    return lab.close()
+@pytest.fixture(scope="module")
+def saved(server, context):
+    """A notebook that was saved while its bars were live; its page and kernel are gone."""
+    path = write_notebook(server.root / "saved.ipynb", OPEN)
+    with lab_page(server, context, path) as lab:
+        lab.run_cell(0)
+        lab.wait_idle()
+        expect(lab.page.locator(".nbl-live")).to_be_visible()
+        lab.page.wait_for_timeout(300)
+        lab.save()
+    return path
 
 
 def test_a_saved_notebook_shows_the_picture_when_opened_again(saved, open_notebook, artifacts):
@@ -129,18 +131,22 @@ def test_a_saved_notebook_shows_the_picture_when_opened_again(saved, open_notebo
     expect(still).to_contain_text(re.compile(r"Memory at \d\d:\d\d:\d\d.*this process", re.DOTALL))
     lab.page.screenshot(path=str(artifacts / "live-reopened.png"))
     assert lab.outside == []
-    lab.close()
 
+
+def test_an_untrusted_notebook_shows_the_picture(saved, open_notebook, artifacts):
     notebook = json.loads(saved.read_text())
-    notebook["cells"][0]["source"] += "\n# changed by someone else, so not trusted"
+    assert "image/png" in notebook["cells"][0]["outputs"][1]["data"]
     for output in notebook["cells"][0]["outputs"]:
-        output["metadata"] = {"changed": True}
-    saved.write_text(json.dumps(notebook))
-    lab = open_notebook(saved)
-    image = lab.cell(0).locator(".jp-RenderedImage img")
-    expect(image).to_be_visible()
-    assert image.evaluate("e => e.naturalWidth") > 400
+        output["metadata"] = {"changed": "by someone else"}  # so its signature is void
+    foreign = saved.with_stem("foreign")
+    foreign.write_text(json.dumps(notebook))
+    lab = open_notebook(foreign)
+    expect(lab.page.locator("[class^=nbinspect-still] style")).to_have_count(0)
+    output = lab.cell(0).locator(".jp-OutputArea")
+    expect(output).to_contain_text("this process")
+    assert output.locator("img").first.evaluate("e => e.naturalWidth") > 400
     lab.page.screenshot(path=str(artifacts / "live-untrusted.png"))
+    assert lab.outside == []
 
 
 def test_an_exported_page_shows_the_picture_without_a_network(saved, context, artifacts):
