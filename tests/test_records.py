@@ -7,6 +7,7 @@ import importlib
 import json
 import math
 import pkgutil
+import sys
 import types
 import typing
 from dataclasses import dataclass
@@ -31,6 +32,8 @@ def import_all() -> None:
 
 def subclasses(cls: type) -> set[type]:
     found = {sub for sub in cls.__subclasses__() if sub.__module__.startswith("nbinspect.")}
+    # `slots=True` makes a class anew; the first one lives on until it is collected.
+    found = {sub for sub in found if getattr(sys.modules[sub.__module__], sub.__name__) is sub}
     return found.union(*map(subclasses, found))
 
 

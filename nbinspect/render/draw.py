@@ -104,7 +104,7 @@ def _paragraph(
 def _advice(sheet: Sheet, block: Advice) -> None:
     top, sentence = sheet.y, spans_text(block.spans, "")
     if block.size_bytes is not None:
-        sentence += f" ({bytes_text(block.size_bytes)})"
+        sentence += f" (frees {bytes_text(block.size_bytes)})"
     _paragraph(sheet, sentence, indent=13)
     if block.code:
         x, y = sheet.left + 13, sheet.y + 3

@@ -136,10 +136,10 @@ class Sheet:
         style: dict[str, Any] = {"facecolor": fill, "linewidth": 0}
         if hatched:
             style |= {"hatch": "////", "edgecolor": (1, 1, 1, 0.6)}
-        self._axes.add_patch(Rectangle((x, y), width, height, **style))
+        self._axes.add_artist(Rectangle((x, y), width, height, **style))
         if edge:
             outline: dict[str, Any] = {"fill": False, "edgecolor": (0, 0, 0, 0.2), "linewidth": 0.8}
-            self._axes.add_patch(
+            self._axes.add_artist(
                 Rectangle((x + 0.4, y + 0.4), width - 0.8, height - 0.8, **outline)
             )
 
@@ -147,7 +147,7 @@ class Sheet:
         """Fill a circle."""
         from matplotlib.patches import Circle
 
-        self._axes.add_patch(Circle((x, y), radius, facecolor=fill, linewidth=0, zorder=5))
+        self._axes.add_artist(Circle((x, y), radius, facecolor=fill, linewidth=0, zorder=5))
 
     def line(
         self, xs: Sequence[float], ys: Sequence[float], color: str = LINE, **style: Any

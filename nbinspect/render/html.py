@@ -112,12 +112,21 @@ def _span(span: Span) -> str:
             assert_never(span)
 
 
-def _size(n_bytes: int, css: str = "nbi-n") -> str:
-    return f'<span class="{css}" title="{exact_bytes(n_bytes)}">{bytes_text(n_bytes)}</span>'
+def _size(n_bytes: int) -> str:
+    return f'<span class="nbi-n" title="{exact_bytes(n_bytes)}">{_unbroken(n_bytes)}</span>'
+
+
+def _unbroken(n_bytes: int) -> str:
+    """Keep number and unit on one line, without a style sheet too."""
+    return bytes_text(n_bytes).replace(" ", "\u00a0")
 
 
 def _advice(block: Advice) -> str:
-    back = "" if block.size_bytes is None else " " + _size(block.size_bytes, "nbi-back")
+    back = (
+        ""
+        if block.size_bytes is None
+        else f' <span class="nbi-back">frees {_size(block.size_bytes)}</span>'
+    )
     code = f'<br><code class="nbi-mend">{_text(block.code)}</code>' if block.code else ""
     return f'<div class="nbi-block nbi-advice">{_spans(block.spans)}{back}{code}</div>'
 
@@ -176,9 +185,7 @@ def _table(block: Table) -> str:
         for row in block.rows
     )
     if block.n_more:
-        body += (
-            f'<tr class="nbi-more"><td colspan="{len(block.columns)}">{more_text(block)}</td></tr>'
-        )
+        body += f'<tr class="nbi-more"><td colspan="{len(block.columns)}" style="text-align:left">{more_text(block)}</td></tr>'
     return (
         f'<table class="nbi-block nbi-table">{title}<thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table>"

@@ -31,9 +31,9 @@ _VARIABLES = """
 }
 """
 
-# The class is doubled to outweigh the front ends' own rules for tables, lists and code.
+# The class is repeated to outweigh the front ends' own rules for tables, lists and code.
 _RULES = """
-.nbi.nbi{color:var(--nbi-ink);background:var(--nbi-paper);font:13px/1.45 var(--nbi-font);font-variant-numeric:tabular-nums;max-width:900px;padding:4px 2px 6px;overflow-wrap:anywhere;text-align:left;container-type:inline-size}
+.nbi.nbi{color:var(--nbi-ink);background:var(--nbi-paper);font:13px/1.45 var(--nbi-font);font-variant-numeric:tabular-nums;max-width:900px;padding:6px 8px;overflow-wrap:anywhere;text-align:left;container-type:inline-size}
 .nbi.nbi *{box-sizing:border-box}
 .nbi.nbi p,.nbi.nbi table,.nbi.nbi details{margin:0;padding:0;border:0}
 .nbi.nbi .nbi-block{margin:0 0 14px}
@@ -43,13 +43,13 @@ _RULES = """
 .nbi.nbi .nbi-note,.nbi.nbi .nbi-quiet{font-size:12px;color:var(--nbi-muted)}
 .nbi.nbi .nbi-note.nbi-block{margin-bottom:6px}
 .nbi.nbi .nbi-action{border-left:3px solid var(--nbi-alert);padding-left:10px;font-weight:600}
-.nbi.nbi code{font:inherit;font-family:var(--nbi-mono);font-size:.93em;font-weight:inherit;color:inherit;background:none;padding:0;border:0;white-space:normal;unicode-bidi:isolate}
+.nbi.nbi.nbi code{font:inherit;font-family:var(--nbi-mono);font-size:.93em;font-weight:inherit;color:inherit;background:none;padding:0;border:0;white-space:normal;unicode-bidi:isolate}
 .nbi.nbi .nbi-n{white-space:nowrap}
 .nbi.nbi .nbi-miss{font-style:italic;color:var(--nbi-muted)}
 .nbi.nbi .nbi-advice{border-left:3px solid var(--nbi-accent);padding-left:10px}
 .nbi.nbi .nbi-advice+.nbi-advice{margin-top:-4px}
 .nbi.nbi .nbi-back{font-weight:600;white-space:nowrap;margin-left:4px}
-.nbi.nbi .nbi-mend{display:block;width:fit-content;max-width:100%;margin-top:4px;padding:3px 8px;font-size:12px;background:var(--nbi-tint);border-radius:3px;white-space:pre-wrap;user-select:all}
+.nbi.nbi.nbi .nbi-mend{display:block;width:fit-content;max-width:100%;margin-top:4px;padding:3px 8px;font-size:12px;background:var(--nbi-tint);border-radius:3px;white-space:pre-wrap;user-select:all}
 .nbi.nbi .nbi-head{display:flex;flex-wrap:wrap;gap:0 8px;align-items:baseline;margin-bottom:4px}
 .nbi.nbi .nbi-title{font-weight:600;font-size:13px;text-align:left;unicode-bidi:isolate}
 .nbi.nbi .nbi-track{display:flex;gap:1px;height:18px;background:var(--nbi-tint);border-radius:3px;overflow:hidden}

@@ -99,7 +99,7 @@ def _hang(mark: str, lines: list[str]) -> list[str]:
 def _advice(block: Advice, width: int) -> list[str]:
     sentence = spans_text(block.spans)
     if block.size_bytes is not None:
-        sentence += f" ({bytes_text(block.size_bytes)})"
+        sentence += f" (frees {bytes_text(block.size_bytes)})"
     lines = _hang("-> ", wrap(sentence, width - 3))
     # The code is never cut: it is there to be copied.
     return [*lines, f"       {printable(block.code)}"] if block.code else lines

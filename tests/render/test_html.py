@@ -73,7 +73,7 @@ def test_no_label_is_smaller_than_11_pixels():
 
 def test_exact_bytes_are_on_hover():
     page = to_html((Text(("It is ", Size(4 * 1024**2), ".")),))
-    assert '<span class="nbi-n" title="4\u202f194\u202f304 bytes">4.00 MiB</span>' in page
+    assert '<span class="nbi-n" title="4\u202f194\u202f304 bytes">4.00\u00a0MiB</span>' in page
 
 
 def test_bars_are_sized_in_percent_and_carry_numbers():
@@ -84,9 +84,9 @@ def test_bars_are_sized_in_percent_and_carry_numbers():
     assert drawn[0]["title"] == "a: 3\u202f072 bytes"
     assert [word for word in tree.words if "B" in word] == [
         "3.00 KiB of 4.00 KiB",
-        "3.00 KiB",
-        "0 B",
-        "1.00 KiB",
+        "3.00\u00a0KiB",
+        "0\u00a0B",
+        "1.00\u00a0KiB",
     ]
     track = next(attrs for _, attrs in tree.tags if attrs.get("class") == "nbi-track")
     assert track["aria-label"] == "cpu: 3.00 KiB of 4.00 KiB: a 3.00 KiB, b 0 B, f 1.00 KiB"
