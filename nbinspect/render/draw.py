@@ -132,7 +132,15 @@ def _bar(sheet: Sheet, block: Bar) -> None:
         width = room * max(0, segment.size_bytes) / (total.full_bytes or 1)
         if not look.empty and width > 0:
             drawn = max(2.0, width - 1)
-            sheet.box(x, sheet.y, drawn, 18, look.fill, hatched=look.hatched, edge=True)
+            sheet.box(
+                min(x, sheet.right - drawn),
+                sheet.y,
+                drawn,
+                18,
+                look.fill,
+                hatched=look.hatched,
+                edge=True,
+            )
         x += width
     sheet.y += 18
     _legend(sheet, block)
@@ -180,7 +188,7 @@ def _table(sheet: Sheet, block: Table) -> None:
     headings = [printable(column.title) for column in block.columns]
     for (left, right), column, heading in zip(edges, block.columns, headings, strict=True):
         _cell(sheet, (left, right), heading, is_number(column), color=MUTED)
-    _rule(sheet)
+    _rule(sheet, edges[-1][1])
     for row in block.rows:
         for at, (cell, column) in enumerate(zip(row, block.columns, strict=True)):
             _decorate(sheet, cell, column, edges[at], largest(block, at))
@@ -196,15 +204,15 @@ def _table(sheet: Sheet, block: Table) -> None:
                 family=MONO if column.kind in ("name", "code") and not missing else SANS,
                 middle=column.kind == "name",
             )
-        _rule(sheet)
+        _rule(sheet, edges[-1][1])
     if block.n_more:
         sheet.text(sheet.left, sheet.y + 15, more_text(block), size=12, color=MUTED)
         sheet.y += ROW
 
 
-def _rule(sheet: Sheet) -> None:
+def _rule(sheet: Sheet, right: float) -> None:
     sheet.y += ROW
-    sheet.line([sheet.left, sheet.right], [sheet.y, sheet.y])
+    sheet.line([sheet.left, right], [sheet.y, sheet.y])
 
 
 def _cell(
@@ -241,17 +249,13 @@ def _columns(sheet: Sheet, block: Table) -> list[tuple[float, float]]:
     """Give the left and right edge of each column; the widest texts give way to the others."""
     widths = [_wanted(sheet, block, at) for at in range(len(block.columns))]
     gap = 18.0
-    room = sheet.right - sheet.left - gap * (len(widths) - 1)
+    room = max(10.0, sheet.right - sheet.left - gap * (len(widths) - 1))
     while sum(widths) > room + 1:
         widest = max(widths)
         second = max([w for w in widths if w < widest - 1], default=widest / 2)
         n_widest = sum(w >= widest - 1 for w in widths)
         fair = max(second, (room - sum(w for w in widths if w < widest - 1)) / n_widest)
         widths = [fair if w >= widest - 1 else w for w in widths]
-    spare = room - sum(widths)
-    texts = [i for i, c in enumerate(block.columns) if not is_number(c)]
-    if texts:
-        widths[texts[-1]] += spare
     edges, x = [], sheet.left
     for width in widths:
         edges.append((x, x + width))

@@ -50,7 +50,7 @@ from nbinspect.render.palette import css_class, hue
 from nbinspect.render.style import style_sheet
 from nbinspect.render.words import bar_words, timeline_words
 
-NAME_WIDTH = 60
+NAME_WIDTH = 52
 CODE_WIDTH = 80
 SHORT_CELL = 16
 NOTHING_HERE = '<p class="nbi-quiet">nothing</p>'
@@ -207,7 +207,9 @@ def _opening(block: Table, at: int) -> str:
 
 def _cell(cell: Cell, column: Column, top: float) -> str:
     words = cell_text(cell, column)
-    if cell is None or isinstance(cell, Unavailable):
+    if cell is None:
+        return f'<span class="nbi-none">{words}</span>'
+    if isinstance(cell, Unavailable):
         return f'<span class="nbi-miss">{escape(words)}</span>'
     if isinstance(cell, str):
         return _words(cell, words, column)

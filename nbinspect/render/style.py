@@ -45,7 +45,8 @@ _RULES = """
 .nbi.nbi .nbi-action{border-left:3px solid var(--nbi-alert);padding-left:10px;font-weight:600}
 .nbi.nbi.nbi code{font:inherit;font-family:var(--nbi-mono);font-size:.93em;font-weight:inherit;color:inherit;background:none;padding:0;border:0;white-space:normal;unicode-bidi:isolate}
 .nbi.nbi .nbi-n{white-space:nowrap}
-.nbi.nbi .nbi-miss{font-style:italic;color:var(--nbi-muted)}
+.nbi.nbi .nbi-miss{font-style:italic;vertical-align:top;color:var(--nbi-muted)}
+.nbi.nbi .nbi-none{color:var(--nbi-muted)}
 .nbi.nbi .nbi-advice{border-left:3px solid var(--nbi-accent);padding-left:10px}
 .nbi.nbi .nbi-advice+.nbi-advice{margin-top:-4px}
 .nbi.nbi .nbi-back{font-weight:600;white-space:nowrap;margin-left:4px}
@@ -53,14 +54,14 @@ _RULES = """
 .nbi.nbi .nbi-head{display:flex;flex-wrap:wrap;gap:0 8px;align-items:baseline;margin-bottom:4px}
 .nbi.nbi .nbi-title{font-weight:600;font-size:13px;text-align:left;unicode-bidi:isolate}
 .nbi.nbi .nbi-track{display:flex;gap:1px;height:18px;background:var(--nbi-tint);border-radius:3px;overflow:hidden}
-.nbi.nbi .nbi-seg{flex:none;min-width:2px;box-shadow:inset 0 0 0 1px rgba(0,0,0,.18)}
+.nbi.nbi .nbi-seg{flex:0 1 auto;min-width:2px;box-shadow:inset 0 0 0 1px rgba(0,0,0,.18)}
 .nbi.nbi .nbi-legend{display:flex;flex-wrap:wrap;gap:2px 18px;margin-top:6px;font-size:12px}
 .nbi.nbi .nbi-legend>span{display:inline-flex;align-items:baseline;gap:6px}
 .nbi.nbi .nbi-legend>.nbi-sep{display:none}
 .nbi.nbi .nbi-legend .nbi-n{font-weight:600}
 .nbi.nbi .nbi-sw{flex:none;display:inline-block;width:10px;height:10px;border-radius:2px;box-shadow:inset 0 0 0 1px color-mix(in srgb,var(--nbi-ink) 28%,transparent)}
 .nbi.nbi .nbi-legend .nbi-sw{transform:translateY(1px)}
-.nbi.nbi .nbi-table{border-collapse:collapse;width:100%;font-size:12px;table-layout:auto;display:table}
+.nbi.nbi .nbi-table{border-collapse:collapse;width:auto;min-width:min(100%,520px);max-width:100%;font-size:12px;table-layout:auto;display:table}
 .nbi.nbi .nbi-table caption{caption-side:top;padding:0 0 4px;color:var(--nbi-ink);font-style:normal}
 .nbi.nbi .nbi-table tr{background:none;border:0}
 .nbi.nbi .nbi-table tbody tr:hover{background:var(--nbi-tint)}
@@ -68,9 +69,9 @@ _RULES = """
 .nbi.nbi .nbi-table th:last-child,.nbi.nbi .nbi-table td:last-child{padding-right:4px}
 .nbi.nbi .nbi-table th{font-weight:400;color:var(--nbi-muted);white-space:nowrap;vertical-align:bottom}
 .nbi.nbi .nbi-table .nbi-num{text-align:right;white-space:nowrap}
-.nbi.nbi .nbi-table .nbi-short{white-space:nowrap;width:1%}
-.nbi.nbi .nbi-table .nbi-num .nbi-miss{white-space:normal}
-.nbi.nbi .nbi-table .nbi-num,.nbi.nbi .nbi-table .nbi-kind{width:1%}
+.nbi.nbi .nbi-table .nbi-short{white-space:nowrap;width:1px}
+.nbi.nbi .nbi-table .nbi-num .nbi-miss{display:inline-block;min-width:120px;white-space:normal}
+.nbi.nbi .nbi-table .nbi-num,.nbi.nbi .nbi-table .nbi-kind{width:1px}
 .nbi.nbi .nbi-table .nbi-num .nbi-n{display:inline-block;min-width:60px}
 .nbi.nbi .nbi-table td{overflow-wrap:break-word}
 .nbi.nbi .nbi-table td code{overflow-wrap:anywhere}
@@ -84,7 +85,7 @@ _RULES = """
 .nbi.nbi summary:hover{color:var(--nbi-ink)}
 .nbi.nbi details.nbi-block{margin-bottom:6px}
 .nbi.nbi details[open]>summary{margin-bottom:8px}
-.nbi.nbi .nbi-plot{position:relative;height:150px;margin:6px 12px 22px 72px;border-bottom:1px solid var(--nbi-muted)}
+.nbi.nbi .nbi-plot{position:relative;height:150px;margin:6px 18px 22px 72px;border-bottom:1px solid var(--nbi-muted)}
 .nbi.nbi .nbi-plot svg{position:absolute;inset:0;width:100%;height:100%;overflow:visible}
 .nbi.nbi .nbi-area{fill:var(--nbi-accent);opacity:.18}
 .nbi.nbi .nbi-curve{fill:none;stroke:var(--nbi-accent);stroke-width:1.5px;vector-effect:non-scaling-stroke}
