@@ -17,7 +17,6 @@ from nbinspect.magics.options import Options
 from nbinspect.magics.table import LINE_MAGICS, WATCHES, LineMagic, WatchMagic
 
 _LINE = re.compile(r"(?:\s*|.*=\s*)(%{1,2})(\w+)\s(?:.*\s)?(\S*)$")
-_NOTHING = SimpleMatcherResult(completions=[], suppress=False)
 
 
 def make_matcher() -> Any:
@@ -28,7 +27,7 @@ def make_matcher() -> Any:
         found = _LINE.match(before)
         options = _options(found[1], found[2]) if found else None
         if not (found and options):
-            return _NOTHING
+            return SimpleMatcherResult(completions=[], suppress=False)  # IPython writes into it
         word = found[3]
         candidates = _candidates(options, before.split()[: -1 if word else None], word)
         return SimpleMatcherResult(

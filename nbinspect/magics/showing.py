@@ -54,6 +54,8 @@ class Showing:
         """
         if record is not self._last or not _asked_by_display_hook():
             raise NotImplementedError
+        if self._shell.display_formatter.active_types == ["text/plain"]:
+            sys.stdout.write(f"{type(record).__name__}\n")  # a terminal has begun with "Out[n]: "
 
     def forget(self) -> None:
         """Hold no record any longer; called when a cell has ended."""

@@ -88,8 +88,8 @@ class Kernel:
         return reply
 
     def value(self, expression: str) -> str:
-        """Give the repr of an expression, without a trace in the kernel's history."""
-        return self.ok(f"print(repr({expression}))").text("stdout").removesuffix("\n")
+        """Give the repr of an expression."""
+        return self.ok(f"print(repr(({expression})))").text("stdout").removesuffix("\n")
 
     def complete(self, code: str) -> list[str]:
         message = self._client.complete(code, len(code))

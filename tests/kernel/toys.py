@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import signal
+import threading
+import weakref
 from dataclasses import dataclass
 from typing import Any
+
+from IPython import get_ipython
 
 from nbinspect.blocks import Text, View
 from nbinspect.magics import LINE_MAGICS, WATCHES, LineMagic, WatchMagic
@@ -13,6 +18,27 @@ from nbinspect.records import Record
 
 LOG: list[str] = []
 OPEN: list[str] = []
+ALIVE: weakref.WeakSet[ToyWatch] = weakref.WeakSet()
+
+
+def traces() -> dict[str, Any]:
+    """Tell what nbinspect has in this shell and process, as plain values."""
+    shell = get_ipython()
+    return {
+        "events": {event: len(found) for event, found in shell.events.callbacks.items()},
+        "transforms": len(shell.input_transformers_cleanup),
+        "token transforms": len(shell.input_transformer_manager.token_transformers),
+        "matchers": len(shell.Completer.custom_matchers),
+        "printers": sorted(
+            map(str, shell.display_formatter.ipython_display_formatter.type_printers)
+        ),
+        "line magics": sorted(shell.magics_manager.magics["line"]),
+        "cell magics": sorted(shell.magics_manager.magics["cell"]),
+        "of the shell": sorted(name for name in vars(shell) if "nbinspect" in name),
+        "threads": threading.active_count(),
+        "open": list(OPEN),
+        "alive": len(ALIVE),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +61,7 @@ class ToyWatch:
     def __init__(self, name: str, options: argparse.Namespace) -> None:
         self.name, self.n, self.fail = name, options.n, options.fail
         self.error = ""
+        ALIVE.add(self)
         self._fail("make")
 
     def _fail(self, when: str) -> None:
@@ -52,6 +79,8 @@ class ToyWatch:
         OPEN.remove(self.name)
         self.error = "" if error is None else type(error).__name__
         self._fail("exit")
+        if self.fail == "interrupt":
+            signal.raise_signal(signal.SIGINT)
         return True  # must not swallow anything
 
     @property
@@ -74,7 +103,9 @@ def _line(options: argparse.Namespace) -> ToyReport | None:
         raise ValueError("no such toy: lost")
     if options.fail == "run":
         raise KeyError("toy cannot run")
-    return None if options.fail == "none" else ToyReport("line", options.n, "", options.fail == "draw")
+    return (
+        None if options.fail == "none" else ToyReport("line", options.n, "", options.fail == "draw")
+    )
 
 
 def add() -> None:
