@@ -120,6 +120,6 @@ def start_with_toys() -> Kernel:
     """Start a kernel that has loaded nbinspect, and the watches of `toys`."""
     kernel = Kernel()
     here = str(Path(__file__).parent)
-    kernel.ok(f"import sys; sys.path.insert(0, {here!r}); import toys; toys.add(); sys.path.pop(0)")
+    kernel.ok(f"import sys; sys.path.insert(0, {here!r}); import toys; toys.add()")
     kernel.ok("%load_ext nbinspect")
     return kernel
