@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,16 @@ def test_every_magic_and_its_options_exist():
     options = {option for _, line in named for option in line.split()}
     assert options
     assert [option for option in options if f'"{option}"' not in MAGICS] == []
+
+
+def test_the_example_answers_as_the_page_says():
+    """All but the bars of the whole machine, which is another one every time."""
+    code = README.split("```python\n%load_ext nbinspect\n", 1)[1].split("```", 1)[0]
+    said = README.split("```text\n", 1)[1].split("\n```", 1)[0]
+    code += "\nimport nbinspect\nprint(nbinspect.gpumem(device='cpu'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    machine = re.compile(r"^cpu in all.*?\n\n", re.MULTILINE | re.DOTALL)
+    assert machine.sub("", done.stdout).strip() == machine.sub("", said).strip()
 
 
 def test_every_linked_file_exists():
