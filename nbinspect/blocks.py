@@ -155,7 +155,7 @@ class Timeline:
         times_s: seconds since the start, ascending.
         sizes_bytes: bytes from that moment on; as long as `times_s`.
         marks: points with a name.
-        baseline_bytes: a level to draw as a dashed line, None for none.
+        baseline_bytes: what was held before, drawn as a dashed line; None for none.
     """
 
     title: str
@@ -167,7 +167,9 @@ class Timeline:
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Details that are folded away until asked for; a terminal shows the title line only.
+    """Details that are folded away until asked for.
+
+    A terminal cannot unfold: it shows a few lines as they are, and of more the title only.
 
     Attributes:
         title: what is inside, with its count or bytes.

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 WIDTH = 900
 MARGIN = 20
+ROW = 21
 INK = "#1f2328"
 MUTED = "#5a6068"
 LINE = "#d8dadd"
