@@ -7,10 +7,11 @@ context on one, or resets a counter.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -123,6 +124,17 @@ def _mem_get_info(device: torch.device, *, opened: bool) -> tuple[Reading, Readi
         return why, why
 
 
+def allocator_peaks(devices: Iterable[str]) -> dict[str, int]:
+    """Give the most that was ever allocated, by device; devices without such a counter are left out."""
+    peaks = {}
+    for name in devices:
+        if name != "cpu":
+            peak = allocator_counters(torch.device(name)).peak_allocated_bytes
+            if isinstance(peak, int):
+                peaks[name] = peak
+    return peaks
+
+
 def free_blocks(device: torch.device) -> tuple[int, ...] | Unavailable:
     """Give the sizes of the cached blocks that nothing uses, the largest first.
 
@@ -211,6 +223,63 @@ def no_overrides() -> Iterator[None]:
         if hasattr(_python_dispatch, "_disable_current_modes"):
             stack.enter_context(_python_dispatch._disable_current_modes())
         yield
+
+
+def leave_mode(mode: Any) -> None:
+    """Take a dispatch mode off the stack, also if the user's code left another above it."""
+    from torch.utils import _python_dispatch
+
+    stack = list(_python_dispatch._get_current_dispatch_mode_stack())
+    above = stack[stack.index(mode) + 1 :] if mode in stack else []
+    for _ in above:
+        _python_dispatch._pop_mode()
+    if mode in stack:
+        mode.__exit__(None, None, None)
+    for other in above:
+        _python_dispatch._push_mode(other)
+
+
+def compiles_under_modes() -> bool:
+    """Say whether this torch runs compiled functions as compiled while our mode is active."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+
+
+def has_compiled() -> bool:
+    """Say whether ``torch.compile`` has compiled anything in this process."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return bool(counters.get("stats", {}).get("unique_graphs"))
+
+
+class AllocatorEvent(NamedTuple):
+    """One call of an allocator; `size_bytes` is below zero where a block was freed."""
+
+    time_ns: int
+    address: int
+    size_bytes: int
+    device: str
+
+
+def allocator_events(profiler: Any) -> list[AllocatorEvent] | Unavailable:
+    """Read the allocator's calls from a stopped ``torch.profiler.profile(profile_memory=True)``.
+
+    Source: the profiler's event tree, whose allocation events have addresses.
+    """
+    try:
+        roots = profiler.profiler.kineto_results.experimental_event_tree()
+        wanted = torch._C._profiler._EventType.Allocation
+    except AttributeError as error:
+        return Unavailable(f"this torch's profiler has no event tree: {error}")
+    events, todo = [], list(roots)
+    while todo:
+        one = todo.pop()
+        todo.extend(one.children)
+        if one.typed[0] == wanted:
+            what = one.extra_fields
+            device = str(what.device)
+            events.append(AllocatorEvent(one.start_time_ns, what.ptr, what.alloc_size, device))
+    return sorted(events, key=lambda one: one.time_ns)
 
 
 def is_copy_on_write(tensor: torch.Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -78,11 +78,12 @@ class Census:
     notes: tuple[str, ...]
 
 
-def census(cap: int | None = None) -> Census:
+def census(cap: int | None = None, meet: Callable[[Iterable[Any]], None] | None = None) -> Census:
     """Find every live storage and who holds it.
 
     Args:
         cap: how many autograd nodes to look at, None for as many as the stack allows.
+        meet: called with all live tensors; it may keep weak references, no others.
 
     Cost: one scan of the heap, 0.2 to 0.5 s in a fresh notebook, about 1 s per million objects;
     synchronises nothing, allocates nothing on a device, collects nothing, runs no hook and none of
@@ -96,6 +97,8 @@ def census(cap: int | None = None) -> Census:
             search = Search(graph)
             search.spread_from_roots()
             reasons = spread_from_unreachable(search)
+            if meet is not None:
+                meet(graph.tensors())
             return _Taker(search, reasons).take()
         finally:
             graph.close()

@@ -202,7 +202,9 @@ def _report_headline(report: MemoryReport) -> Text:
 
 
 def _nothing_left(left: int) -> list[Span]:
-    return ["It left nothing behind."] if left == 0 else ["It freed ", Size(-left), "."]
+    return (
+        ["At its end as much is held as before."] if left == 0 else ["It freed ", Size(-left), "."]
+    )
 
 
 def _timeline(peak: DevicePeak) -> Timeline:

@@ -1,0 +1,222 @@
+"""Follows every storage from the operation that made it to its death, on any device."""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections import defaultdict
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+import torch
+
+from nbinspect import _torch
+from nbinspect.ops import ModulePath, Site, user_site
+from nbinspect.tensors import is_tensor, is_wrapper
+
+MOST_STEPS = 4096  # of a device's curve; twice that is thinned
+
+
+class Origin(NamedTuple):
+    """Where a storage was made: the user's line, and the module whose forward was running."""
+
+    site: Site
+    module: str
+
+
+class LiveStorage(weakref.ref[torch.UntypedStorage]):
+    """A storage that is still alive; knows what to subtract when it no longer is."""
+
+    __slots__ = ("device", "key", "origin", "size_bytes")
+
+    key: int
+    device: str
+    size_bytes: int
+    origin: Origin | None
+
+
+class Curve:
+    """Bytes on one device over time, thinned so that no peak is lost.
+
+    Attributes:
+        times_ns: when the curve changed.
+        sizes_bytes: how much was held from then on, above the start.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self.times_ns = [start_ns]
+        self.sizes_bytes = [0]
+
+    def add(self, time_ns: int, size_bytes: int) -> None:
+        """Note that the curve is at `size_bytes` from `time_ns` on."""
+        self.times_ns.append(time_ns)
+        self.sizes_bytes.append(size_bytes)
+        if len(self.times_ns) > 2 * MOST_STEPS:
+            self.thin()
+
+    def thin(self) -> None:
+        """Keep the lower and the higher of every four steps, and the first and the last."""
+        keep = {0, len(self.sizes_bytes) - 1}
+        for start in range(0, len(self.sizes_bytes), 4):
+            group = range(start, min(start + 4, len(self.sizes_bytes)))
+            keep.add(min(group, key=self.sizes_bytes.__getitem__))
+            keep.add(max(group, key=self.sizes_bytes.__getitem__))
+        order = sorted(keep)
+        self.times_ns = [self.times_ns[i] for i in order]
+        self.sizes_bytes = [self.sizes_bytes[i] for i in order]
+
+
+class DeviceTally:
+    """What one device holds above the start, now and at its peak, and by origin.
+
+    Attributes:
+        now_bytes: held now, above what was held at the start; below zero if more was freed.
+        peak_bytes: the most that was, at least 0.
+        peak_ns: when.
+        peak_site: the line that reached it.
+        at_peak: bytes of each origin that were alive at the peak.
+    """
+
+    def __init__(self, start_ns: int) -> None:
+        self.now_bytes = 0
+        self.peak_bytes = 0
+        self.peak_ns = start_ns
+        self.peak_site: Site = None
+        self.at_peak: dict[Origin, int] = defaultdict(int)
+        self._since_peak: dict[Origin, int] = defaultdict(int)
+        self.curve = Curve(start_ns)
+
+    def change(self, size_bytes: int, origin: Origin | None) -> None:
+        """Note bytes that came (or, below zero, went)."""
+        now_ns = time.time_ns()
+        self.now_bytes += size_bytes
+        if origin is not None:
+            self._since_peak[origin] += size_bytes
+        if self.now_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_ns = self.now_bytes, now_ns
+            self.peak_site = origin.site if origin else None
+            for one, change in self._since_peak.items():
+                self.at_peak[one] += change
+            self._since_peak.clear()
+        self.curve.add(now_ns, self.now_bytes)
+
+
+class Tracker:
+    """Subscribes to an `OpStream` and keeps a tally for each device.
+
+    Holds weak references only. Storages are met as results and as arguments of operations, so
+    one that came from NumPy or from a data loader's worker counts from its first use on.
+
+    Args:
+        modules: the running forward.
+
+    Attributes:
+        allocated: bytes and number of storages made, by device and origin.
+        old_frees: (time in ns, bytes) of storages from before that ended, by device.
+    """
+
+    def __init__(self) -> None:
+        self.start_ns = time.time_ns()
+        self.modules = ModulePath()
+        self.tallies: dict[str, DeviceTally] = {}
+        self.allocated: dict[tuple[str, Origin], list[int]] = {}
+        self.old_frees: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self._live: dict[int, LiveStorage] = {}
+        self._freed = self._make_callback()
+
+    def know(self, tensors: Iterable[Any]) -> None:
+        """Take storages that were there before, so that their end counts."""
+        for tensor in tensors:
+            storage = _storage(tensor)
+            if storage is not None and _torch.handle(storage) not in self._live:
+                self._follow(storage, None)
+
+    def __call__(self, _func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
+        """Look at an operation's results, then at its arguments."""
+        self._see(result)
+        self._see(args)
+        if kwargs:
+            self._see(tuple(kwargs.values()))
+
+    def _see(self, value: Any) -> None:
+        if is_tensor(value):
+            storage = _storage(value)
+            if storage is None:
+                return
+            known = self._live.get(_torch.handle(storage))
+            if known is None:
+                module = self.modules.current
+                if module and _torch.current_autograd_node() is not None:
+                    module = ""
+                self._follow(storage, Origin(user_site(_DEPTH), module))
+            elif known.size_bytes != storage.nbytes():
+                self._resize(known, storage.nbytes())
+        elif type(value) in {tuple, list}:
+            for one in value:
+                self._see(one)
+
+    def _follow(self, storage: torch.UntypedStorage, origin: Origin | None) -> None:
+        one = LiveStorage(storage, self._freed)
+        one.key, one.device = _torch.handle(storage), str(storage.device)
+        one.size_bytes, one.origin = storage.nbytes(), origin
+        self._live[one.key] = one
+        if origin is not None:
+            sums = self.allocated.setdefault((one.device, origin), [0, 0])
+            sums[0] += one.size_bytes
+            sums[1] += 1
+            self.tally(one.device).change(one.size_bytes, origin)
+
+    def _resize(self, one: LiveStorage, size_bytes: int) -> None:
+        self.tally(one.device).change(size_bytes - one.size_bytes, one.origin)
+        one.size_bytes = size_bytes
+
+    def tally(self, device: str) -> DeviceTally:
+        """Give the tally of a device, a new one at its first use."""
+        if device not in self.tallies:
+            self.tallies[device] = DeviceTally(self.start_ns)
+        return self.tallies[device]
+
+    def kept(self) -> dict[tuple[str, Origin], int]:
+        """Sum what is alive now of what was made, by device and origin."""
+        sums: dict[tuple[str, Origin], int] = defaultdict(int)
+        for one in list(self._live.values()):
+            if one.origin is not None:
+                sums[one.device, one.origin] += one.size_bytes
+        return dict(sums)
+
+    def close(self) -> None:
+        """Stop listening: storages that die later tell nobody."""
+        self._live.clear()
+
+    def _make_callback(self) -> Any:
+        live, tally, old_frees = self._live, self.tally, self.old_frees
+
+        def freed(one: LiveStorage) -> None:
+            if live.get(one.key) is one:
+                del live[one.key]
+                tally(one.device).change(-one.size_bytes, one.origin)
+                if one.origin is None:
+                    old_frees[one.device].append((time.time_ns(), one.size_bytes))
+
+        return freed
+
+
+_DEPTH = 3  # from user_site up to the dispatch mode; torch's own frames are skipped anyway
+
+
+def _storage(tensor: Any) -> torch.UntypedStorage | None:
+    """Give a tensor's storage, None where it has no bytes of its own."""
+    try:
+        storage: torch.UntypedStorage = tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
+    if storage.device.type == "meta" or (is_wrapper(tensor) and _has_no_address(storage)):
+        return None
+    return storage
+
+
+def _has_no_address(storage: torch.UntypedStorage) -> bool:
+    try:
+        return storage.data_ptr() == 0
+    except RuntimeError:
+        return True

@@ -1,0 +1,258 @@
+"""What a cell did to memory: before, peak and after; by line, by module, and what stayed."""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import Any, Self
+
+from nbinspect import _torch, notebook
+from nbinspect.holders import census
+from nbinspect.memory.exact import AllocatorRecording, curve
+from nbinspect.memory.records import (
+    DevicePeak,
+    LineMemory,
+    MemoryReport,
+    MemorySnapshot,
+    ModuleMemory,
+)
+from nbinspect.memory.snapshot import assemble
+from nbinspect.memory.tracker import Curve, DeviceTally, Origin, Tracker
+from nbinspect.ops import OpStream, Site
+from nbinspect.records import Holding, SourceLine
+
+MOST_POINTS = 1500  # of a curve in a record; a picture is not wider
+
+
+def memwatch(*, exact: bool = False, eager: bool = False, top: int = 10) -> MemoryWatch:
+    """Answer what a cell does to memory: peak, timeline, lines, modules, and what it leaves.
+
+    Args:
+        exact: take peak and timeline from the allocator's own events as the profiler records
+            them; so what kernels allocate inside, a convolution's workspace say, counts too.
+        eager: run compiled functions eagerly, so that their lines and modules are seen.
+        top: how many rows the tables show; the record has them all.
+
+    Returns:
+        A context manager whose `report` is a `MemoryReport` once it has ended.
+
+    Raises:
+        ValueError: `top` is below 1.
+
+    Cost: a census before and after (see `gpumem`), and 14 to 20 µs an operation in between: about
+    1.2x a transformer's training step, 1.8x one of an MLP of small layers. Does not synchronise,
+    collect garbage or reset a counter; results are bit-identical.
+    Blind to: what kernels allocate inside unless `exact` (a convolution's workspace), other
+    threads' operations, the inside of compiled functions unless `eager`.
+    Source: a dispatch mode and weak references to storages; on CUDA also the allocator's peak
+    counter; with `exact`, ``torch.profiler``.
+    """
+    if top < 1:
+        raise ValueError(f"top must be at least 1, not {top}")
+    return MemoryWatch(exact=exact, eager=eager, top=top)
+
+
+class MemoryWatch:
+    """The context manager that `memwatch` gives; enter it once."""
+
+    def __init__(self, *, exact: bool, eager: bool, top: int) -> None:
+        self._report: MemoryReport | None = None
+        self._top = top
+        self._eager = eager
+        self._tracker = Tracker()
+        self._stream = OpStream(self._tracker, eager=eager)
+        self._tracker.modules = self._stream.modules
+        self._recording = AllocatorRecording() if exact else None
+        self._devices = (*_torch.accelerators(), "cpu")
+
+    @property
+    def report(self) -> MemoryReport:
+        """What was seen.
+
+        Raises:
+            RuntimeError: the watch has not ended yet.
+        """
+        if self._report is None:
+            raise RuntimeError("the watch has not ended yet; its report comes after the block")
+        return self._report
+
+    def __enter__(self) -> Self:
+        seen = census(meet=self._tracker.know)
+        self._before = assemble(seen, self._devices, self._top)
+        self._peaks_before = _torch.allocator_peaks(self._devices)
+        if self._recording is not None:
+            self._recording.start()
+        self._tracker.start_ns = time.time_ns()
+        self._stream.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        end_ns = time.time_ns()
+        try:
+            self._stream.__exit__(kind, *error)
+        finally:
+            events = self._recording.stop() if self._recording is not None else {}
+            kept = self._tracker.kept()
+            self._tracker.close()
+        after = assemble(census(), self._devices, self._top)
+        duration_s = (end_ns - self._tracker.start_ns) / 1e9
+        self._report = self._made(after, events, kept, duration_s, kind.__name__ if kind else "")
+
+    def _made(
+        self,
+        after: MemorySnapshot,
+        events: dict[str, list[_torch.AllocatorEvent]],
+        kept: dict[tuple[str, Origin], int],
+        duration_s: float,
+        error: str,
+    ) -> MemoryReport:
+        before, tallies = self._before, self._tracker.tallies
+        peaks = tuple(
+            self._peak(device.device, before, after, events.get(device.device), duration_s)
+            for device in after.devices
+        )
+        main = max(peaks, key=lambda one: one.peak_bytes - one.before_bytes)
+        return MemoryReport(
+            before=before,
+            after=after,
+            device=main.device,
+            peak_bytes=main.peak_bytes,
+            added_peak_bytes=main.peak_bytes - main.before_bytes,
+            timeline=tuple(zip(main.times_s, main.sizes_bytes, strict=True)),
+            peaks=peaks,
+            lines=_lines(self._tracker, kept),
+            modules=_modules(self._tracker, tallies),
+            kept=_grown(before, after),
+            source="profiler" if events else "op stream",
+            duration_s=duration_s,
+            error=error,
+            notes=tuple(self._notes(events)),
+        )
+
+    def _peak(
+        self,
+        device: str,
+        before: MemorySnapshot,
+        after: MemorySnapshot,
+        events: list[_torch.AllocatorEvent] | None,
+        duration_s: float,
+    ) -> DevicePeak:
+        start_ns = self._tracker.start_ns
+        tally = self._tracker.tallies.get(device) or DeviceTally(start_ns)
+        line, added, when = tally.curve, tally.peak_bytes, tally.peak_ns
+        if events:
+            line = curve(events, self._tracker.old_frees[device], start_ns)
+            added = max(line.sizes_bytes)
+            when = line.times_ns[line.sizes_bytes.index(added)]
+        held = _held(before, device)
+        counted = _torch.allocator_peaks((device,)).get(device, 0)
+        if counted > self._peaks_before.get(device, counted):
+            # The allocator's own peak rose meanwhile, so it was reached in this cell.
+            added = max(added, counted - held)
+        at_end = _held(after, device)
+        added = max(added, at_end - held)  # what came past all operations is there at the end
+        times_s, sizes = _points(line, start_ns, held, duration_s, at_end)
+        return DevicePeak(
+            device,
+            held,
+            held + added,
+            at_end,
+            max(0.0, (when - start_ns) / 1e9),
+            _source(tally.peak_site),
+            times_s,
+            sizes,
+        )
+
+    def _notes(self, events: dict[str, list[_torch.AllocatorEvent]]) -> list[str]:
+        notes = list(dict.fromkeys(note for one in self._before.devices for note in one.notes))
+        if not events:
+            notes.append(
+                "What kernels allocate inside (a convolution's workspace) is not in these figures; "
+                "--exact counts it."
+            )
+        if self._recording is not None and self._recording.why_not:
+            notes.append(f"The profiler could not record: {self._recording.why_not}")
+        if _torch.has_compiled() and not self._eager:
+            notes.append(_compiled_note())
+        return notes
+
+
+def _compiled_note() -> str:
+    if not _torch.compiles_under_modes():
+        return "This torch runs compiled functions eagerly while operations are watched."
+    return (
+        "Compiled functions ran as compiled: what they allocate inside is not attributed; --eager "
+        "runs them eagerly and shows it."
+    )
+
+
+def _held(snapshot: MemorySnapshot, device: str) -> int:
+    """Give what was held on a device: by torch's own count where it has one."""
+    for one in snapshot.devices:
+        if one.device == device:
+            allocated = one.allocated_bytes
+            return allocated if isinstance(allocated, int) else one.tracked_bytes
+    return 0
+
+
+def _points(
+    line: Curve, start_ns: int, held: int, duration_s: float, at_end: int
+) -> tuple[tuple[float, ...], tuple[int, ...]]:
+    """Give the curve as absolute bytes over seconds, to the end of the cell."""
+    while len(line.times_ns) > MOST_POINTS:
+        line.thin()
+    times = [max(0.0, (when - start_ns) / 1e9) for when in line.times_ns]
+    sizes = [held + size for size in line.sizes_bytes]
+    return (*times, max(duration_s, times[-1])), (*sizes, at_end)
+
+
+def _source(site: Site) -> SourceLine | None:
+    return notebook.source_line(*site) if site is not None else None
+
+
+def _lines(tracker: Tracker, kept: dict[tuple[str, Origin], int]) -> tuple[LineMemory, ...]:
+    sums: dict[tuple[str, Site], list[int]] = defaultdict(lambda: [0, 0, 0, 0])
+    for (device, origin), (size, number) in tracker.allocated.items():
+        row = sums[device, origin.site]
+        row[0] += size
+        row[1] += number
+        row[2] += tracker.tallies[device].at_peak.get(origin, 0)
+        row[3] += kept.get((device, origin), 0)
+    lines = [LineMemory(_source(site), device, *row) for (device, site), row in sums.items()]
+    return tuple(sorted(lines, key=lambda one: -one.allocated_bytes))
+
+
+def _modules(tracker: Tracker, tallies: dict[str, DeviceTally]) -> tuple[ModuleMemory, ...]:
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for (device, origin), (size, _) in tracker.allocated.items():
+        if origin.module:
+            row = sums[device, origin.module]
+            row[0] += size
+            row[1] += tallies[device].at_peak.get(origin, 0)
+    path = tracker.modules
+    modules = [
+        ModuleMemory(
+            name, path.type_names.get(name, ""), device, size, at_peak, path.calls.get(name, 0)
+        )
+        for (device, name), (size, at_peak) in sums.items()
+    ]
+    return tuple(sorted(modules, key=lambda one: -one.allocated_bytes))
+
+
+def _grown(before: MemorySnapshot, after: MemorySnapshot) -> tuple[Holding, ...]:
+    """Give the holders that hold more than before, with what was added."""
+    known: dict[Any, Holding] = {
+        (device.device, one.kind, one.owner): one
+        for device in before.devices
+        for one in device.holdings
+    }
+    grown = []
+    for device in after.devices:
+        for one in device.holdings:
+            was = known.get((device.device, one.kind, one.owner))
+            size = one.size_bytes - (was.size_bytes if was else 0)
+            number = one.n_tensors - (was.n_tensors if was else 0)
+            if size > 0:
+                held = Holding(one.kind, one.owner, size, max(1, number), one.also, one.note)
+                grown.append(held)
+    return tuple(sorted(grown, key=lambda one: -one.size_bytes))
