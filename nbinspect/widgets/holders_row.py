@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from typing import Any
 
@@ -34,17 +35,25 @@ class HolderBars:
         self.taken_s = 0.0
         self.cost_s = 0.0
         self.error = ""
+        self._warm = False
+
+    @property
+    def slow(self) -> bool:
+        """Whether a cell's end is no place for a census; the first one also loads code."""
+        return self._warm and self.cost_s > _MAX_COST_S
 
     def refresh(self) -> bool:
         """Take a census if it is due; say whether one was taken."""
         began = time.monotonic()
-        idle_s = began - self.taken_s
-        if self.cost_s > _MAX_COST_S or self.cost_s > _MAX_SHARE * idle_s:
+        if self.slow or self.cost_s > _MAX_SHARE * (began - self.taken_s):
+            return False
+        if "torch" not in sys.modules:  # no tensors yet, and loading it is the user's to do
             return False
         try:
             self.bars, self.error = _census(), ""
         except Exception as error:
             self.bars, self.error = (), f"{type(error).__name__}: {error}"
+        self._warm = self.taken_s > 0
         self.taken_s = time.monotonic()
         self.cost_s = self.taken_s - began
         return True
@@ -54,7 +63,7 @@ class HolderBars:
         return {
             "bars": plain_bars(self.bars),
             "t": self.taken_s,
-            "slow": self.cost_s > _MAX_COST_S,
+            "slow": self.slow,
             "cost_s": self.cost_s,
             "error": self.error,
         }
@@ -69,4 +78,4 @@ def _census() -> tuple[Bar, ...]:
 
 def _bar(device: str, by_kind: tuple[tuple[str, int], ...]) -> Bar:
     segments = tuple(Segment(kind_words(kind), size_bytes, kind) for kind, size_bytes in by_kind)
-    return Bar(f"{device}, by holder", segments, note="tensors")
+    return Bar(f"{device}, by holder", segments, note=f"in tensors at {time.strftime('%H:%M:%S')}")

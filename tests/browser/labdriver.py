@@ -267,7 +267,7 @@ def write_notebook(path: Path, *sources: str) -> Path:
 def lab_page(server: LabServer, context: BrowserContext, notebook: Path) -> Iterator[Lab]:
     """Open `notebook` alone in a page; end its kernel afterwards."""
     page = context.new_page()
-    page.set_default_timeout(60_000)
+    page.set_default_timeout(20_000)
     lab = Lab(page, server, notebook)
     _listen(lab)
     try:
