@@ -119,8 +119,8 @@ def rate(text: str) -> float:
         number = float(text)
     except ValueError:
         number = 0.0
-    if not 0 < number <= 20:  # also refuses nan
-        raise argparse.ArgumentTypeError(f"takes a number above 0 and at most 20, not {text}")
+    if not 0.2 <= number <= 20:  # also refuses nan
+        raise argparse.ArgumentTypeError(f"takes a number from 0.2 to 20, not {text}")
     return number
 
 

@@ -42,9 +42,11 @@ class Showing:
 
     def _publish(self, record: Record) -> None:
         # `display(record)` would print the whole traceback of a record that fails to render.
-        wanted = self._shell.display_formatter.active_types
-        bundle = record._repr_mimebundle_(include=set(wanted))
-        self._shell.display_pub.publish({k: bundle[k] for k in bundle if k in wanted}, {})
+        include = {"text/plain"} if self._in_terminal() else None
+        self._shell.display_pub.publish(record._repr_mimebundle_(include=include), {})
+
+    def _in_terminal(self) -> bool:
+        return bool(self._shell.display_formatter.active_types == ["text/plain"])
 
     def already_shown(self, record: Record) -> None:
         """Let IPython's display hook skip a record that a magic has just shown.
@@ -54,8 +56,8 @@ class Showing:
         """
         if record is not self._last or not _asked_by_display_hook():
             raise NotImplementedError
-        if self._shell.display_formatter.active_types == ["text/plain"]:
-            sys.stdout.write(f"{type(record).__name__}\n")  # a terminal has begun with "Out[n]: "
+        if self._in_terminal():
+            sys.stdout.write(f"{type(record).__name__}\n")  # it has begun with "Out[n]: "
 
     def forget(self) -> None:
         """Hold no record any longer; called when a cell has ended."""

@@ -95,7 +95,7 @@ def _gpumem_options() -> Options:
     options.complete("--device", _device_names)
     options.add_argument("--live", action="store_true", help="open bars that keep moving")
     options.add_argument(
-        "--hz", type=rate, default=5.0, metavar="N", help="their updates per second (5, at most 20)"
+        "--hz", type=rate, default=5.0, metavar="N", help="their updates per second, 0.2 to 20 (5)"
     )
     options.add_argument("--stop", action="store_true", help="close all live bars")
     add_output(options)
