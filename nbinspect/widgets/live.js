@@ -100,13 +100,13 @@ function sparkline(parent, fill) {
   };
 }
 
-// The census of the last cell's end, on the scale of the counters above it.
+// The census of the last cell's end. It fills its track: tensors are often a small part of the RAM.
 function holderRow(tracks, box) {
   let kinds = "";
   let draw = null;
   let age = null;
   let made = [];
-  return (census, label, scale, t) => {
+  return (census, label, t) => {
     const found = (census.bars || []).find((each) => each.label.startsWith(`${label},`));
     const wanted = found ? found.segments.map((part) => part.hue).join() : "";
     if (wanted !== kinds) {
@@ -122,8 +122,9 @@ function holderRow(tracks, box) {
     }
     if (!draw) return;
     const old = [ago(t - census.t), census.slow ? `a census takes ${census.cost_s.toFixed(1)} s` : ""];
-    write(age, ["tensors by holder", ...old.filter(Boolean)].join(", "));
-    draw(found, Math.max(scale, sum(found)), sum(found), `${size(sum(found))} in tensors`);
+    const words = `${size(sum(found))} in tensors`;
+    write(age, [words, ...old.filter(Boolean)].join(", "));
+    draw(found, sum(found) || 1, sum(found), words);
   };
 }
 
@@ -159,7 +160,7 @@ function device(parent, bar) {
     highest.title = exact(peak);
     write(note, known && now.note && now.total_bytes ? `${size(now.total_bytes)}: ${now.note}` : now.note);
     spark(points, t);
-    holders(census, now.label, scale, t);
+    holders(census, now.label, t);
   };
 }
 
