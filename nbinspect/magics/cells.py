@@ -109,7 +109,7 @@ class Watching:
             while self._open:
                 call, watch = self._open.pop()
                 self._closed.insert(0, (call, watch))
-                with own_errors(call.magic):
+                with own_errors(call.magic, error):
                     watch.__exit__(kind, error, getattr(error, "__traceback__", None))
         finally:
             if self._open:  # an interrupt: close the others all the same

@@ -77,12 +77,21 @@ def _asked_by_display_hook() -> bool:
 
 
 @contextmanager
-def own_errors(magic: str) -> Iterator[None]:
-    """Turn an error of nbinspect's own into a short note, so that the user's cell goes on."""
+def own_errors(magic: str, users: BaseException | None = None) -> Iterator[None]:
+    """Turn an error of nbinspect's own into a short note, so that the user's cell goes on.
+
+    Args:
+        magic: what failed.
+        users: the user's error, which a watch may only have passed on.
+    """
+    before = None if users is None else users.__traceback__
     try:
         yield
     except Exception as error:
-        note_own_error(magic, error)
+        if error is users:
+            users.__traceback__ = before  # without the frames that it was passed through
+        else:
+            note_own_error(magic, error)
 
 
 def note_own_error(magic: str, error: Exception) -> None:
@@ -91,3 +100,4 @@ def note_own_error(magic: str, error: Exception) -> None:
     what = " ".join("".join(traceback.format_exception_only(error)).split())
     where = f"{Path(at.filename).name}:{at.lineno}"
     sys.stderr.write(f"nbinspect: {magic} itself failed, not your code: {what} (at {where})\n")
+    error.__traceback__ = None  # else Python 3.13 has a cycle there that holds what its frames held

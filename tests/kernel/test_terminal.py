@@ -15,6 +15,7 @@ SETUP = (
 
 def ipython(typed: str, tmp_path: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Type lines into an IPython; a cell magic ends with two blank lines there."""
+    environ = {name: value for name, value in os.environ.items() if name != "VIRTUAL_ENV"}
     command = [sys.executable, "-m", "IPython", "--no-banner", "--colors=nocolor", *arguments]
     return subprocess.run(
         command,
@@ -23,7 +24,7 @@ def ipython(typed: str, tmp_path: Path, *arguments: str) -> subprocess.Completed
         capture_output=True,
         timeout=60,
         check=False,
-        env={**os.environ, "IPYTHONDIR": str(tmp_path)},
+        env={**environ, "IPYTHONDIR": str(tmp_path)},
     )
 
 

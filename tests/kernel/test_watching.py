@@ -229,6 +229,16 @@ def test_error_of_a_watch_is_a_note_and_changes_nothing(
     assert kernel.value("toys.OPEN") == "[]"
 
 
+@pytest.mark.parametrize("head", ["%%toy --fail reraise", "%%time\n%%toy --fail reraise"])
+def test_watch_that_passes_the_users_error_on(kernel: Kernel, head: str) -> None:
+    reply = kernel.run(f"{head}\ndef f(): 1/0\nf()")
+    assert reply.error == "ZeroDivisionError: division by zero"
+    assert reply.texts("stderr") == []
+    kernel.ok("import sys, traceback")
+    names = kernel.value("[f.name for f in traceback.extract_tb(sys.last_value.__traceback__)]")
+    assert names.endswith("'<module>', 'f']")
+
+
 def test_unloading_within_a_watched_cell(kernel: Kernel) -> None:
     reply = kernel.ok("%%toy\n%unload_ext nbinspect\ntoys.OPEN")
     assert reply.shown == [("result", "['toy']"), REPORT]

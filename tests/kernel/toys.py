@@ -79,6 +79,8 @@ class ToyWatch:
         OPEN.remove(self.name)
         self.error = "" if error is None else type(error).__name__
         self._fail("exit")
+        if self.fail == "reraise" and error is not None:
+            raise error
         if self.fail == "interrupt":
             signal.raise_signal(signal.SIGINT)
         return True  # must not swallow anything
