@@ -172,8 +172,18 @@ def use_count(tensor: torch.Tensor) -> int | None:
         return None
 
 
-def raw_saved(node: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (slot, saved value, packed by a hook) of an autograd node, running no hook.
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Give the tensor inside functorch's wrappers, which a function under ``vmap`` or ``grad`` sees."""
+    functorch = getattr(torch._C, "_functorch", None)
+    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    inside = getattr(functorch, "get_unwrapped", None)
+    while is_wrapped is not None and inside is not None and is_wrapped(tensor):
+        tensor = inside(tensor)
+    return tensor
+
+
+def raw_saved(node: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (slot, saved value, its unpack hook or None) of an autograd node, running no hook.
 
     ``_saved_x``, even ``hasattr`` of it, would call the unpack hook, which under
     ``torch.utils.checkpoint`` runs the forward again; ``_raw_saved_x.data`` never does.
@@ -186,7 +196,7 @@ def raw_saved(node: Any) -> Iterator[tuple[str, Any, bool]]:
         for saved in got if isinstance(got, tuple | list) else (got,):
             data = getattr(saved, "data", None)
             if data is not None:
-                yield name[len("_raw_saved_") :], data, saved.unpack_hook is not None
+                yield name[len("_raw_saved_") :], data, saved.unpack_hook
 
 
 _slots: dict[type, tuple[str, ...]] = {}
@@ -215,11 +225,13 @@ def handle(storage: torch.UntypedStorage) -> int:
 
 @contextmanager
 def no_overrides() -> Iterator[None]:
-    """Keep tensor subclasses' ``__torch_function__`` and all active modes out of what is called."""
+    """Keep subclasses' functions, all active modes and functorch out of what is called."""
     from torch.utils import _python_dispatch
 
     with ExitStack() as stack:
-        stack.enter_context(torch._C.DisableTorchFunctionSubclass())
+        for name in ("DisableTorchFunction", "_DisableFuncTorch"):
+            if hasattr(torch._C, name):
+                stack.enter_context(getattr(torch._C, name)())
         if hasattr(_python_dispatch, "_disable_current_modes"):
             stack.enter_context(_python_dispatch._disable_current_modes())
         yield
@@ -252,6 +264,12 @@ def has_compiled() -> bool:
     return bool(counters.get("stats", {}).get("unique_graphs"))
 
 
+def is_profiling() -> bool:
+    """Say whether a profiler is running: a second one would take its events away."""
+    running = getattr(torch.autograd, "_profiler_enabled", None)
+    return bool(running()) if running is not None else False
+
+
 class AllocatorEvent(NamedTuple):
     """One call of an allocator; `size_bytes` is below zero where a block was freed."""
 
@@ -280,6 +298,76 @@ def allocator_events(profiler: Any) -> list[AllocatorEvent] | Unavailable:
             device = str(what.device)
             events.append(AllocatorEvent(one.start_time_ns, what.ptr, what.alloc_size, device))
     return sorted(events, key=lambda one: one.time_ns)
+
+
+HISTORY_ENTRIES = 200_000  # some 40 MB; older entries make room for newer ones
+
+
+class AllocatorHistory:
+    """The CUDA allocator's own log of what it gave and took.
+
+    A log that the user keeps already is read and left as it is. Stacks are not recorded, so it
+    costs under 1 µs an allocation.
+
+    Attributes:
+        why_not: why there is no log, "" if there is.
+    """
+
+    def __init__(self) -> None:
+        self.why_not = ""
+        self._is_ours = False
+
+    def start(self) -> None:
+        """Begin to log, where this process uses CUDA and its torch can."""
+        enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
+        if not torch.cuda.is_initialized():
+            self.why_not = "CUDA was not in use when the cell began"
+        elif enabled is None:
+            self.why_not = "this torch keeps no log of its CUDA allocator"
+        elif not enabled():
+            torch.cuda.memory._record_memory_history(
+                "all", context=None, stacks="python", max_entries=HISTORY_ENTRIES
+            )
+            self._is_ours = True
+
+    def stop(self, since_ns: int) -> dict[str, list[AllocatorEvent]]:
+        """End the log if it is ours, and give each device's events since a moment."""
+        if self.why_not:
+            return {}
+        try:
+            traces = torch.cuda.memory._snapshot()["device_traces"]
+        finally:
+            if self._is_ours:
+                torch.cuda.memory._record_memory_history(None)
+        found = {}
+        for index, trace in enumerate(traces):
+            if len(trace) >= HISTORY_ENTRIES and trace[0]["time_us"] * 1000 > since_ns:
+                self.why_not = f"the cell made more than {HISTORY_ENTRIES} allocations"
+            elif events := history_events(trace, since_ns, f"cuda:{index}"):
+                found[f"cuda:{index}"] = events
+        return found
+
+
+def history_events(
+    trace: Iterable[dict[str, Any]], since_ns: int, device: str
+) -> list[AllocatorEvent]:
+    """Read a CUDA allocator's trace: what tensors got, and what they gave back.
+
+    A block counts as freed when its free is requested, as torch's ``allocated_bytes`` counts it.
+    """
+    signs = {"alloc": 1, "free_requested": -1}
+    return [
+        AllocatorEvent(
+            one["time_us"] * 1000, one["addr"], signs[one["action"]] * one["size"], device
+        )
+        for one in trace
+        if one["action"] in signs and one.get("time_us", 0) * 1000 >= since_ns
+    ]
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Say whether autograd knows the tensor as a view of another."""
+    return bool(tensor._is_view())
 
 
 def is_copy_on_write(tensor: torch.Tensor) -> bool:

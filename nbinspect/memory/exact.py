@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from nbinspect import _torch
@@ -11,7 +10,7 @@ from nbinspect.memory.tracker import Curve
 
 
 class AllocatorRecording:
-    """Records every call of torch's CPU and CUDA allocators between `start` and `stop`.
+    """Records every call of torch's CPU allocator between `start` and `stop`, by its profiler.
 
     Attributes:
         why_not: why nothing could be recorded, "" if it could.
@@ -24,21 +23,19 @@ class AllocatorRecording:
     def __init__(self) -> None:
         self.why_not = ""
         self._profiler: Any = None
-        self._start_ns = 0
 
     def start(self) -> None:
         """Begin; another profiler that is running already is left alone."""
         from torch.profiler import ProfilerActivity, profile
 
-        self._start_ns = time.time_ns()
+        if _torch.is_profiling():
+            self.why_not = "another profiler is running"
+            return
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        try:
-            self._profiler.__enter__()
-        except RuntimeError as error:
-            self._profiler, self.why_not = None, str(error).splitlines()[0]
+        self._profiler.__enter__()
 
-    def stop(self) -> dict[str, list[_torch.AllocatorEvent]]:
-        """End, and give the events of each device, the first first."""
+    def stop(self, _since_ns: int) -> dict[str, list[_torch.AllocatorEvent]]:
+        """End, and give the events, the first first, by device."""
         if self._profiler is None:
             return {}
         self._profiler.__exit__(None, None, None)
@@ -47,10 +44,7 @@ class AllocatorRecording:
         if isinstance(events, Unavailable):
             self.why_not = events.reason
             return {}
-        by_device: dict[str, list[_torch.AllocatorEvent]] = {}
-        for event in events:
-            by_device.setdefault(event.device, []).append(event)
-        return by_device
+        return {"cpu": own_blocks([one for one in events if one.device == "cpu"])}
 
 
 def curve(
@@ -60,20 +54,33 @@ def curve(
 
     Args:
         events: its calls, in order.
-        old_frees: (time in ns, bytes) of storages from before the start that ended meanwhile.
+        old_frees: (time in ns, bytes) of storages from before the start that ended meanwhile, for
+            an allocator that does not log them itself.
         start_ns: when the curve begins.
     """
-    steps: list[tuple[int, int]] = [(when, -size) for when, size in old_frees]
-    mine: set[int] = set()
-    for event in events:
-        if event.size_bytes >= 0:
-            mine.add(event.address)
-            steps.append((event.time_ns, event.size_bytes))
-        elif event.address in mine:  # others began before us and are among `old_frees`
-            mine.discard(event.address)
-            steps.append((event.time_ns, event.size_bytes))
+    steps = [(one.time_ns, one.size_bytes) for one in events]
+    steps += [(when, -size) for when, size in old_frees]
     found, held = Curve(start_ns), 0
     for when, change in sorted(steps, key=lambda step: step[0]):
         held += change
         found.add(when, held)
+    return found
+
+
+def own_blocks(events: list[_torch.AllocatorEvent]) -> list[_torch.AllocatorEvent]:
+    """Leave out frees of blocks that were given before the recording began.
+
+    The profiler knows some of them, from an earlier recording, and not others, so none can be
+    relied on.
+    """
+    mine: set[int] = set()
+    found = []
+    for event in events:
+        if event.size_bytes >= 0:
+            mine.add(event.address)
+        elif event.address not in mine:
+            continue
+        else:
+            mine.discard(event.address)
+        found.append(event)
     return found

@@ -43,8 +43,13 @@ def _split(kind: str, group: list[HeldStorage]) -> list[list[HeldStorage]]:
 
 def _holding(kind: str, group: list[HeldStorage]) -> Holding:
     owner = item_range([one.claims[0].owner for one in group])
-    also = dict.fromkeys(f"{c.kind} {c.owner}" for one in group for c in one.claims[1:])
-    also.pop(f"{kind} {owner}", None)
+    pattern = ITEM.sub("[#]", group[0].claims[0].owner)
+    also = dict.fromkeys(
+        f"{claim.kind} {claim.owner}"
+        for one in group
+        for claim in one.claims[1:]
+        if (claim.kind, ITEM.sub("[#]", claim.owner)) != (kind, pattern)
+    )
     size = sum(one.size_bytes for one in group)
     return Holding(kind, owner, size, len(group), tuple(also)[:8], _note(group))
 

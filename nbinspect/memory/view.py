@@ -216,7 +216,7 @@ def _timeline(peak: DevicePeak) -> Timeline:
 def _lines(report: MemoryReport) -> Iterator[Block]:
     shown, rest = _top(report.lines, report.before.n_top)
     columns = (
-        Column("line", "name"),
+        Column("line"),
         Column("source", "code"),
         Column("allocated", "bytes"),
         Column("at the peak", "bytes"),

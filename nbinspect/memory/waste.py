@@ -113,7 +113,8 @@ def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
 
 def _cycles(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
     def place(one: HeldStorage) -> str:
-        return one.claims[0].why if one.claims[0].kind == "CYCLE" else ""
+        only_cycles = all(claim.kind == "CYCLE" for claim in one.claims)
+        return one.claims[0].why if only_cycles else ""
 
     for why, group, size in _grouped(storages, place):
         first = group[0].claims[0].owner

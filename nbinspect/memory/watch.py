@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from contextlib import ExitStack, nullcontext, suppress
 from typing import Any, Self
+
+import torch
 
 from nbinspect import _torch, notebook
 from nbinspect.holders import census
@@ -21,6 +24,7 @@ from nbinspect.memory.tracker import Curve, DeviceTally, Origin, Tracker
 from nbinspect.ops import OpStream, Site
 from nbinspect.records import Holding, SourceLine
 
+Events = dict[str, list[_torch.AllocatorEvent]]
 MOST_POINTS = 1500  # of a curve in a record; a picture is not wider
 
 
@@ -62,7 +66,11 @@ class MemoryWatch:
         self._tracker = Tracker()
         self._stream = OpStream(self._tracker, eager=eager)
         self._tracker.modules = self._stream.modules
-        self._recording = AllocatorRecording() if exact else None
+        self._recordings: list[AllocatorRecording | _torch.AllocatorHistory] = []
+        if exact:
+            self._recordings.append(AllocatorRecording())
+        if torch.cuda.is_available():
+            self._recordings.append(_torch.AllocatorHistory())
         self._devices = (*_torch.accelerators(), "cpu")
 
     @property
@@ -80,28 +88,35 @@ class MemoryWatch:
         seen = census(meet=self._tracker.know)
         self._before = assemble(seen, self._devices, self._top)
         self._peaks_before = _torch.allocator_peaks(self._devices)
-        if self._recording is not None:
-            self._recording.start()
         self._tracker.start_ns = time.time_ns()
-        self._stream.__enter__()
+        with ExitStack() as undo:
+            for recording in self._recordings:
+                recording.start()
+                undo.callback(recording.stop, self._tracker.start_ns)
+            self._stream.__enter__()
+            undo.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         end_ns = time.time_ns()
         try:
-            self._stream.__exit__(kind, *error)
+            self._stream.__exit__(kind, *rest)
         finally:
-            events = self._recording.stop() if self._recording is not None else {}
+            events: Events = {}
+            for recording in reversed(self._recordings):
+                events.update(recording.stop(self._tracker.start_ns))
             kept = self._tracker.kept()
             self._tracker.close()
-        after = assemble(census(), self._devices, self._top)
-        duration_s = (end_ns - self._tracker.start_ns) / 1e9
-        self._report = self._made(after, events, kept, duration_s, kind.__name__ if kind else "")
+        error = kind.__name__ if kind else ""
+        with suppress(Exception) if kind else nullcontext():  # never hide the user's own error
+            after = assemble(census(), self._devices, self._top)
+            duration_s = (end_ns - self._tracker.start_ns) / 1e9
+            self._report = self._made(after, events, kept, duration_s, error)
 
     def _made(
         self,
         after: MemorySnapshot,
-        events: dict[str, list[_torch.AllocatorEvent]],
+        events: Events,
         kept: dict[tuple[str, Origin], int],
         duration_s: float,
         error: str,
@@ -123,7 +138,7 @@ class MemoryWatch:
             lines=_lines(self._tracker, kept),
             modules=_modules(self._tracker, tallies),
             kept=_grown(before, after),
-            source="profiler" if events else "op stream",
+            source=self._source(main.device, events),
             duration_s=duration_s,
             error=error,
             notes=tuple(self._notes(events)),
@@ -141,7 +156,9 @@ class MemoryWatch:
         tally = self._tracker.tallies.get(device) or DeviceTally(start_ns)
         line, added, when = tally.curve, tally.peak_bytes, tally.peak_ns
         if events:
-            line = curve(events, self._tracker.old_frees[device], start_ns)
+            # CUDA's log has all frees; the profiler lacks those of blocks from before.
+            old_frees = self._tracker.old_frees[device] if device == "cpu" else []
+            line = curve(events, old_frees, start_ns)
             added = max(line.sizes_bytes)
             when = line.times_ns[line.sizes_bytes.index(added)]
         held = _held(before, device)
@@ -163,15 +180,19 @@ class MemoryWatch:
             sizes,
         )
 
-    def _notes(self, events: dict[str, list[_torch.AllocatorEvent]]) -> list[str]:
+    def _source(self, device: str, events: Events) -> str:
+        if device not in events:
+            return "op stream"
+        return "profiler" if device == "cpu" else "allocator history"
+
+    def _notes(self, events: Events) -> list[str]:
         notes = list(dict.fromkeys(note for one in self._before.devices for note in one.notes))
-        if not events:
+        if "cpu" not in events:
             notes.append(
-                "What kernels allocate inside (a convolution's workspace) is not in these figures; "
-                "--exact counts it."
+                "What kernels allocate inside (a convolution's workspace on the CPU) is not in "
+                "these figures; --exact counts it."
             )
-        if self._recording is not None and self._recording.why_not:
-            notes.append(f"The profiler could not record: {self._recording.why_not}")
+        notes += [f"No allocator log: {one.why_not}." for one in self._recordings if one.why_not]
         if _torch.has_compiled() and not self._eager:
             notes.append(_compiled_note())
         return notes
