@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
+import os
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +16,9 @@ from leftovers import _FAILED as FAILED
 if TYPE_CHECKING:
     from labdriver import Lab, LabServer
     from playwright.sync_api import Browser, BrowserContext
+
+if os.environ.get("NBINSPECT_BROWSER") == "required":
+    importlib.import_module("playwright.sync_api")  # a failure, where the tests would be skipped
 
 ARTIFACTS = Path(__file__).parent.parent / "artifacts"
 
