@@ -224,10 +224,12 @@ class CellRunner:
 
 
 def _finish(watching: Watching, result: ExecutionResult | None) -> None:
-    if result is not None and result.error_before_exec is not None:
-        watching.close(result.error_before_exec)  # it never ran: there is nothing to tell
-    else:
-        watching.close(None if result is None else result.error_in_exec)
+    early = None if result is None else result.error_before_exec
+    late = None if result is None else result.error_in_exec
+    watching.close(late if early is None else early)
+    # A syntax error: nothing ran, there is nothing to tell. But an interrupt between two
+    # statements of the cell counts as "before execution" too.
+    if not isinstance(early, Exception):
         watching.report()
 
 

@@ -81,6 +81,18 @@ class Kernel:
         reply.help = _ANSI.sub("", "\n".join(pages))
         return reply
 
+    def interrupted(self, code: str) -> Reply:
+        """Run a cell that prints "go" and a newline, and interrupt it, once, at that."""
+        printed: list[str] = []  # it may come in pieces
+
+        def interrupt(text: str) -> None:
+            before = "".join(printed)
+            printed.append(text)
+            if "go\n" in before + text and "go\n" not in before:
+                self.interrupt()
+
+        return self.run(code, on_output=interrupt)
+
     def ok(self, code: str) -> Reply:
         """Run a cell that must succeed."""
         reply = self.run(code)

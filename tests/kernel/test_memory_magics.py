@@ -172,16 +172,12 @@ def test_memwatch_of_an_await(kernel: Kernel) -> None:
 
 
 def test_interrupt_during_a_watched_training(kernel: Kernel) -> None:
-    def interrupt(text: str) -> None:
-        if text == "go\n":
-            kernel.interrupt()
-
     code = "print('go', flush=True)\nwhile True:\n    t = torch.ones(100)"
-    reply = kernel.run(f"%%memwatch -o r\n{code}", on_output=interrupt)
+    reply = kernel.interrupted(f"%%memwatch -o r\n{code}")
     assert (reply.status, reply.error) == ("error", "KeyboardInterrupt: ")
     assert plain(kernel, "r.error") == "KeyboardInterrupt"
     assert kernel.value(MODES) == "[]"
-    kernel.ok("del t")
+    kernel.ok("globals().pop('t', None);")
 
 
 def test_syntax_error_leaves_no_watch(kernel: Kernel) -> None:

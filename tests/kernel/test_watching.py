@@ -165,13 +165,7 @@ def test_silent_cell_runs_unwatched(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("head", ["%%toy", "%%time\n%%toy", "%%toy\n%%time", "%%toy\n%%other"])
 def test_interrupt_ends_the_cell_and_closes_the_watch(kernel: Kernel, head: str) -> None:
-    def interrupt(text: str) -> None:
-        if text == "go\n":
-            kernel.interrupt()
-
-    reply = kernel.run(
-        f"{head}\nimport time\nprint('go', flush=True)\ntime.sleep(30)", on_output=interrupt
-    )
+    reply = kernel.interrupted(f"{head}\nimport time\nprint('go', flush=True)\ntime.sleep(30)")
     assert reply.status == "error"
     assert reply.error == "KeyboardInterrupt: "
     assert "<toy n=1 error=KeyboardInterrupt>" in reply.texts("display")
@@ -180,13 +174,9 @@ def test_interrupt_ends_the_cell_and_closes_the_watch(kernel: Kernel, head: str)
 
 
 def test_interrupt_of_an_await_is_as_in_a_plain_cell(kernel: Kernel) -> None:
-    def interrupt(text: str) -> None:
-        if text == "go\n":
-            kernel.interrupt()
-
     body = "import asyncio\nprint('go', flush=True)\nfor _ in range(300):\n    await asyncio.sleep(0.1)"
-    plain = kernel.run(f"# %%toy\n{body}", on_output=interrupt)
-    watched = kernel.run(f"%%toy\n{body}", on_output=interrupt)
+    plain = kernel.interrupted(f"# %%toy\n{body}")
+    watched = kernel.interrupted(f"%%toy\n{body}")
     assert (watched.status, watched.error) == (plain.status, plain.error)
     assert watched.status == "error"
     assert "error=CancelledError" in watched.text("display")
