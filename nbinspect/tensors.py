@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import sys
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -39,17 +40,43 @@ def is_node(value: object) -> bool:
 
 
 def _is_node_type(kind: type) -> bool:
-    return hasattr(kind, "next_functions") and not issubclass(kind, torch.Tensor)
+    if issubclass(kind, torch.Tensor):
+        return False
+    return any("next_functions" in class_dict(base) for base in mro(kind))
 
 
 def tensors_and_nodes(objects: list[Any]) -> list[Any]:
     """Pick the tensors and autograd nodes; one question per type, not per object."""
-    kinds = {
-        kind
-        for kind in set(map(type, objects))
+    kinds = list(map(type, objects))
+    # By id: a metaclass may have a `__hash__` or `__eq__` of its own.
+    distinct = dict(zip(map(id, kinds), kinds, strict=True))
+    wanted = {
+        key
+        for key, kind in distinct.items()
         if issubclass(kind, torch.Tensor) or _is_node_type(kind)
     }
-    return [one for one in objects if type(one) in kinds]
+    return [one for one, key in zip(objects, map(id, kinds), strict=True) if key in wanted]
+
+
+_TYPE_SLOTS = vars(type)
+
+
+def mro(kind: type) -> tuple[type, ...]:
+    """Give a class's bases, running no code of its metaclass."""
+    bases: tuple[type, ...] = _TYPE_SLOTS["__mro__"].__get__(kind)
+    return bases
+
+
+def class_dict(kind: type) -> Mapping[str, Any]:
+    """Give a class's own attributes, running no code of its metaclass."""
+    own: Mapping[str, Any] = _TYPE_SLOTS["__dict__"].__get__(kind)
+    return own
+
+
+def class_name(kind: type) -> str:
+    """Give a class's name, running no code of its metaclass."""
+    name: str = _TYPE_SLOTS["__name__"].__get__(kind)
+    return name
 
 
 @contextmanager
@@ -68,10 +95,17 @@ def storages(tensor: torch.Tensor) -> tuple[Storage, ...] | Unavailable:
         the reason why they cannot be seen.
     """
     try:
-        return tuple(_storage(part) for part in _parts(tensor) if _has_bytes(part))
+        inside = _torch.unwrapped(tensor)
+        return tuple(_storage(part) for part in _parts(inside) if _has_bytes(part))
     except Exception as error:  # a tensor may be half made, or its type's own code may raise
-        line = str(error).splitlines()[0] if str(error) else type(error).__name__
-        return Unavailable(f"{type(tensor).__name__}: {line[:120]}")
+        return Unavailable(f"{class_name(type(tensor))}: {_first_line(error)[:120]}")
+
+
+def _first_line(error: Exception) -> str:
+    try:
+        return str(error).splitlines()[0]
+    except Exception:  # no text, or an error class that cannot even say what it is
+        return class_name(type(error))
 
 
 _SPARSE_PARTS: dict[torch.layout, tuple[str, ...]] = {
@@ -121,16 +155,22 @@ def _storage(tensor: torch.Tensor) -> Storage:
 
 
 def used_bytes(tensor: torch.Tensor) -> int:
-    """Count the bytes that a strided tensor can reach, once each."""
-    if tensor.layout is not torch.strided:
-        return 0
-    numel = 1
-    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
-        numel *= size if stride else min(size, 1)  # an expanded dimension repeats its bytes
-    return numel * tensor.element_size()
+    """Count the bytes that a tensor can reach, once each; ``sys.maxsize`` where it cannot say."""
+    try:
+        if tensor.layout is not torch.strided:
+            return sys.maxsize
+        numel = 1
+        for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+            numel *= size if stride else min(size, 1)  # an expanded dimension repeats its bytes
+        return numel * tensor.element_size()
+    except Exception:  # nested, or of a type whose own code raises
+        return sys.maxsize
 
 
 def describe(tensor: torch.Tensor) -> str:
     """Describe a tensor in a few words, e.g. ``64x256 float32``, reading no element."""
-    shape = "x".join(str(int(size)) for size in tensor.shape) or "scalar"
+    try:
+        shape = "x".join(str(int(size)) for size in tensor.shape) or "scalar"
+    except Exception:  # nested, or of a type whose own code raises
+        shape = "nested" if tensor.is_nested else class_name(type(tensor))
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"

@@ -13,9 +13,10 @@ import numpy as np
 
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.index import HeapIndex
+from nbinspect.heapgraph.labels import own_dict
 from nbinspect.heapgraph.native import Reference, node_cap, walk
 from nbinspect.heapgraph.roots import Root, roots
-from nbinspect.tensors import is_node, is_tensor, tensors_and_nodes
+from nbinspect.tensors import class_dict, is_node, is_tensor, tensors_and_nodes
 
 
 @contextmanager
@@ -79,6 +80,9 @@ class HeapGraph:
             if reference.child in self.objects:  # else it lies beyond the cap
                 self._add(reference)
         self._add_ancestors(targets)
+        for reference, _ in native.links:
+            if reference.child in self.objects:  # else it leads to no tensor
+                self._add(reference)
         return native.complete
 
     def close(self) -> None:
@@ -132,18 +136,28 @@ class HeapGraph:
 
         They are looked for only where a tensor has a Python reference that nothing explains.
         """
-        numpy = sys.modules.get("numpy")
         arrays: dict[int, Any] = {}
-        for array in self._index.untracked(numpy.ndarray) if numpy is not None else ():
+        for array in self._index.untracked(np.ndarray):
             chain = [array]
-            while type(chain[-1].base) is type(array):
+            while issubclass(type(chain[-1].base), np.ndarray):
                 chain.append(chain[-1].base)
             if id(chain[-1].base) in self.objects:
                 arrays.update((id(one), one) for one in chain)
+            elif array.dtype.hasobject and self._elements(array):
+                arrays[id(array)] = array
         self.objects.update(arrays)
-        for array in arrays.values():
-            self._add(Reference(id(array), id(array.base), "array", False))
+        for key, array in arrays.items():
+            for child in self._elements(array):
+                self._add(Reference(key, child, "", False))
+            if id(array.base) in self.objects:
+                self._add(Reference(key, id(array.base), "array", False))
         self._add_ancestors(list(arrays.values()))
+
+    def _elements(self, array: Any) -> list[int]:
+        """List those objects of this graph that an array of objects holds itself."""
+        if array.dtype != object or not array.flags.owndata:
+            return []
+        return [key for key in map(id, array.flat) if key in self.objects]
 
     def unexplained(self, key: int) -> Unexplained:
         """Count the references to an object of this graph that no holder was found for.
@@ -152,7 +166,7 @@ class HeapGraph:
         """
         value, held = self.objects[key], self.parents.get(key, ())
         ours = 3 + (key in self._in_index)  # `objects`, `value`, the argument below, the index
-        python = sys.getrefcount(value) - ours - sum(one.slot in {"", "array"} for one in held)
+        python = sys.getrefcount(value) - ours - sum(one.is_pythons for one in held)
         if not is_tensor(value):
             return Unexplained(python - is_node(value), 0)  # torch keeps a node's wrapper
         owners = _torch.use_count(value)
@@ -169,7 +183,21 @@ class HeapGraph:
 
 
 def _leads_nowhere(holder: Any, held: Any) -> bool:
-    """Say whether a reference explains nothing: an instance's to its class, a class's to a base."""
-    if not issubclass(type(held), type):
+    """Say whether a reference explains nothing: an instance's to its class, a class's to a base.
+
+    It does where the class has no name of its own, being local to a function or redefined since.
+    """
+    if not issubclass(type(held), type) or not _has_name(held):
         return False
     return type(holder) is held or issubclass(type(holder), type | tuple)
+
+
+def _has_name(kind: type) -> bool:
+    """Say whether a class can be found where its module and qualified name say it is."""
+    module = class_dict(kind).get("__module__", "builtins")
+    names: Any = own_dict(sys.modules.get(module)) if type(module) is str else None
+    found: Any = None
+    for part in vars(type)["__qualname__"].__get__(kind).split("."):
+        found = names.get(part) if names is not None else None
+        names = class_dict(found) if issubclass(type(found), type) else None
+    return found is kind

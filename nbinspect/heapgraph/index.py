@@ -55,14 +55,14 @@ class HeapIndex:
             yield self.objects[row], child
 
     def untracked(self, kind: type) -> list[Any]:
-        """List the values of exactly this type that tracked objects hold, for types like ndarray.
+        """List the values of this type that tracked objects hold, for types like ndarray.
 
         The collector does not track them, so they are seen only from their holders.
         """
         seen: dict[int, Any] = {}
         for start in range(0, len(self.objects), CHUNK):
             for value in gc.get_referents(*self.objects[start : start + CHUNK]):
-                if type(value) is kind:
+                if issubclass(type(value), kind):
                     seen[id(value)] = value
         return list(seen.values())
 

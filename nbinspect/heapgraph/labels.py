@@ -14,15 +14,17 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from nbinspect import notebook
-from nbinspect.tensors import describe, is_node, is_tensor
+from nbinspect.tensors import class_dict, class_name, describe, is_node, is_tensor, mro
 
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
 LONGEST_KEY = 60
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 LruCache = type(functools.lru_cache(len))
+DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +38,13 @@ class Label:
             ``nn.Module``; ``members``: its ``_parameters`` and the like; ``hooks``: a dictionary
             of hooks; ``closure``: a function's cells.
         extra: names of a closure's cells.
+        joint: what stands before the name of an attribute.
     """
 
     text: str
     context: str = ""
     extra: tuple[str, ...] = ()
+    joint: str = "."
 
 
 class Step(NamedTuple):
@@ -81,13 +85,13 @@ class Reader:
             if isinstance_of(parent, *CONTAINERS):
                 return self._item(label, parent, child, name_of)
             if type(parent) is LruCache:
-                return Step("item", Label(f"{_cache_name(parent)}, key"))
-            for part, found in _parts(parent, label.text):
+                return _cached(parent, child)
+            for part, found in _parts(parent, label):
                 if part is child:
                     return found
-        except (RuntimeError, ValueError, KeyError):  # changed meanwhile, an empty cell
+        except Exception:  # changed meanwhile, an empty cell, a broken object: it has no good name
             pass
-        return Step("other", Label(f"{label.text} ({type(parent).__name__})"))
+        return Step("other", Label(f"{label.text} ({class_name(type(parent))})"))
 
     def _item(self, label: Label, parent: Any, child: Any, name_of: NameOf) -> Step:
         places = self._places.get(id(parent))
@@ -103,10 +107,12 @@ def _variable(label: Label, parent: Any, child: Any) -> Step:
 
 def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
     text = label.text
+    if label.context == "bases":  # what a class inherits reads like its own
+        return Step("attribute", Label(text))
     if isinstance(place, Loose):
         return Step("item", Label(f"{text}, {place.what}"))
     if label.context == "hooks":
-        return Step("hook", Label(f"hook {_function_name(child)} on {text}"))
+        return Step("hook", Label(f"hook {_function_name(child)} on {text}", joint=", "))
     if not isinstance_of(place, str) or not label.context:
         return Step("item", Label(f"{text}[{key_text(place, name_of)}]"))
     if label.context == "names":
@@ -130,15 +136,20 @@ class Loose(NamedTuple):
 def _places(container: Any) -> Iterator[tuple[int, Any]]:
     """Yield (id, key or index) for all that a container holds; the first place wins at the end."""
     if isinstance_of(container, dict):
-        pairs = list(dict.items(container))
-        yield from ((id(key), Loose("a key")) for key, _ in pairs)
-        yield from ((id(value), key) for key, value in reversed(pairs))
+        pairs = [(_plain(key), key, value) for key, value in dict.items(container)]
+        yield from ((id(key), Loose("a key")) for _, key, _ in pairs)
+        yield from ((id(value), plain) for plain, _, value in reversed(pairs))
     elif isinstance_of(container, set, frozenset):
         yield from ((id(value), Loose("an element")) for value in set().union(container))
     else:
         base = next(kind for kind in (list, tuple, deque) if isinstance_of(container, kind))
         elements = list(base.__iter__(container))
         yield from ((id(elements[i]), i) for i in reversed(range(len(elements))))
+
+
+def _plain(key: Any) -> Any:
+    """Give a key without the methods of a subclass of ``str``."""
+    return str.__str__(key) if isinstance_of(key, str) else key
 
 
 def _native_step(label: Label, slot: str) -> Step:
@@ -161,13 +172,13 @@ def _attribute(holder: Label, key: str) -> Label:
         return Label(holder.text, "members")
     if "hooks" in key:
         return Label(holder.text, "hooks")
-    return Label(f"{holder.text}.{key}")
+    return Label(f"{holder.text}{holder.joint}{key}")
 
 
-def _parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+def _parts(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
     """Yield what a holder that is no container holds, each with its step."""
-    yield from _special_parts(parent, text)
-    yield from _attributes(parent, text)
+    yield from _special_parts(parent, label.text, label.text + label.joint)
+    yield from _attributes(parent, label)
 
 
 def isinstance_of(value: object, *kinds: type) -> bool:
@@ -175,7 +186,7 @@ def isinstance_of(value: object, *kinds: type) -> bool:
     return issubclass(type(value), kinds)
 
 
-def _special_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, Step]]:
     """Name the parts of the interpreter's own kinds of object."""
     if isinstance_of(parent, types.FunctionType):
         names = parent.__code__.co_freevars
@@ -185,12 +196,15 @@ def _special_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
     elif isinstance_of(parent, types.CellType):
         yield parent.cell_contents, Step("cell", Label(text))
     elif isinstance_of(parent, types.MethodType):
-        yield parent.__self__, Step("attribute", Label(f"{text}.__self__"))
+        yield parent.__self__, Step("attribute", Label(f"{dotted}__self__"))
         yield parent.__func__, Step("attribute", Label(text))
+    elif isinstance_of(parent, np.ndarray):  # of objects
+        for index, value in zip(np.ndindex(parent.shape), parent.flat, strict=True):
+            yield value, Step("item", Label(f"{text}[{', '.join(map(str, index))}]"))
     elif isinstance_of(parent, functools.partial):
-        yield parent.func, Step("attribute", Label(f"{text}.func"))
-        yield parent.args, Step("item", Label(f"{text}.args"))
-        yield parent.keywords, Step("item", Label(f"{text}.keywords"))
+        yield parent.func, Step("attribute", Label(f"{dotted}func"))
+        yield parent.args, Step("item", Label(f"{dotted}args"))
+        yield parent.keywords, Step("item", Label(f"{dotted}keywords"))
     elif isinstance_of(parent, BaseException, types.TracebackType, types.FrameType):
         yield from _error_parts(parent, text)
     elif isinstance_of(parent, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
@@ -199,7 +213,7 @@ def _special_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
 
 def _error_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
     if isinstance_of(parent, BaseException):
-        for name in ("__traceback__", "__context__", "__cause__", "args"):
+        for name in ("__traceback__", "__cause__", "__context__", "args"):
             shown = text if name == "__traceback__" else f"{text}.{name}"
             yield getattr(parent, name), Step("exception", Label(shown))
     elif isinstance_of(parent, types.TracebackType):
@@ -222,19 +236,22 @@ def _suspended_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
         shown = f"{text}, {kind} {frame.f_code.co_name}() {where}"
         yield from _locals(frame, shown, "generator")
         yield frame, Step("generator", Label(shown))
+        inner = {"gi": "gi_yieldfrom", "cr": "cr_await", "ag": "ag_await"}[prefix]
+        yield getattr(parent, inner), Step("generator", Label(text))
 
 
 def _locals(frame: types.FrameType, text: str, edge: str) -> Iterator[tuple[Any, Step]]:
     for name, value in notebook.frame_locals(frame).items():
-        yield value, Step(edge, Label(f"{text}, variable {name!r}"))
+        yield value, Step(edge, Label(f"{text}, variable {name}"))
 
 
-def _attributes(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+def _attributes(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
     """Name what instances and classes hold in their dictionary and slots."""
+    text = label.text
     is_module = isinstance_of(parent, torch.nn.Module)
     own = instance_dict(parent)
     context = "module attributes" if is_module else "attributes"
-    holder = Label(text, context)
+    holder = Label(text, context, joint=label.joint)
     if own is not None:
         yield own, Step("attribute", holder)
         for key, value in list(own.items()):  # values kept inline, with no dictionary of their own
@@ -244,11 +261,16 @@ def _attributes(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
         yield from _class_parts(parent, text)
     for name, value in _slots(parent):
         yield value, Step("attribute", _attribute(holder, name))
+    yield type(parent), Step("attribute", Label(f"type({text})"))
 
 
 def _class_parts(parent: type, text: str) -> Iterator[tuple[Any, Step]]:
-    for name, value in list(vars(parent).items()):
+    for name, value in list(class_dict(parent).items()):
         yield value, Step("attribute", Label(f"{text}.{name}"))
+    for base in mro(parent)[1:]:
+        yield base, Step("attribute", Label(text))
+    for name in ("__mro__", "__bases__"):
+        yield vars(type)[name].__get__(parent), Step("attribute", Label(text, "bases"))
     # A class's dictionary cannot be asked for, only met; nothing else of a class is a dictionary.
     for part in _referents(parent):
         if type(part) is dict:
@@ -261,20 +283,29 @@ def _referents(value: Any) -> list[Any]:
     return gc.get_referents(value)
 
 
-def _cache_name(cache: Any) -> str:
-    name = getattr(cache.__wrapped__, "__qualname__", "a function")
-    return f"lru_cache of {name.rpartition('<locals>.')[2]}"
+def _cached(cache: Any, child: Any) -> Step:
+    wrapped = own_dict(cache)["__wrapped__"]  # type: ignore[index]  # always set by functools
+    name = getattr(wrapped, "__qualname__", "a function").rpartition("<locals>.")[2]
+    if child is wrapped:
+        return Step("attribute", Label(f"{name}.__wrapped__"))
+    results = next(part for part in _referents(cache) if type(part) is dict)
+    is_key = id(child) in set(map(id, results))
+    return Step("item", Label(f"lru_cache of {name}, {'key' if is_key else 'result'}"))
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:
     """Give an instance's attributes, without running a ``__getattr__`` or property of its own."""
-    if isinstance_of(value, type, types.ModuleType):
-        return None
-    try:
-        own = object.__getattribute__(value, "__dict__")
-    except AttributeError:
-        return None
-    return own if type(own) is dict else None
+    return None if isinstance_of(value, type, types.ModuleType) else own_dict(value)
+
+
+def own_dict(value: Any) -> dict[str, Any] | None:
+    """Give a module's or an instance's ``__dict__``, without running code of its own."""
+    for base in mro(type(value)):
+        slot = class_dict(base).get("__dict__")
+        if slot is not None:  # a property of the user's is left alone
+            own = slot.__get__(value) if type(slot) in DESCRIPTORS else None
+            return own if type(own) is dict else None
+    return None
 
 
 def _slots(value: Any) -> Iterator[tuple[str, Any]]:
@@ -282,8 +313,8 @@ def _slots(value: Any) -> Iterator[tuple[str, Any]]:
         names = ("_backward_hooks", "_post_accumulate_grad_hooks")
         yield from ((name, getattr(value, name, None)) for name in names)
         return
-    for kind in type(value).__mro__:
-        for name, slot in list(vars(kind).items()):
+    for kind in mro(type(value)):
+        for name, slot in list(class_dict(kind).items()):
             if type(slot) is types.MemberDescriptorType:
                 try:
                     yield name, slot.__get__(value)
@@ -300,7 +331,7 @@ def key_text(key: Any, name_of: NameOf) -> str:
     elif type(key) is tuple and len(key) < 5:
         plain = f"({', '.join(key_text(item, name_of) for item in key)})"
     else:
-        return name_of(key) or f"<{type(key).__name__}>"
+        return name_of(key) or f"<{class_name(type(key))}>"
     return plain if len(plain) <= LONGEST_KEY else f"{plain[: LONGEST_KEY - 1]}…"
 
 
@@ -308,7 +339,7 @@ def _function_name(value: Any) -> str:
     while isinstance_of(value, functools.partial):
         value = value.func
     name = getattr(value, "__name__", None) if _is_callable_kind(value) else None
-    return name if isinstance(name, str) else type(value).__name__
+    return name if isinstance(name, str) else class_name(type(value))
 
 
 def _is_callable_kind(value: Any) -> bool:
@@ -324,6 +355,8 @@ def short_name(value: Any) -> str:
         return str(value.name())
     if isinstance_of(value, types.FrameType):
         return notebook.frame_label(value)
+    if isinstance_of(value, types.FunctionType):
+        return f"function {value.__name__}"
     if isinstance_of(value, type):
-        return f"class {value.__name__}"
-    return type(value).__name__
+        return f"class {class_name(value)}"
+    return class_name(type(value))

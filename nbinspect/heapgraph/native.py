@@ -16,6 +16,7 @@ from nbinspect.tensors import is_tensor
 # wrapped nodes is capped, well below, in proportion to the stack.
 NODES_PER_STACK_BYTE = 20_000 / (8 << 20)
 MOST_NODES = 20_000
+UNPACK = "unpack hook"
 
 
 class Reference(NamedTuple):
@@ -30,12 +31,24 @@ class Reference(NamedTuple):
     slot: str
     counted: bool
 
+    @property
+    def is_pythons(self) -> bool:
+        """Say whether it adds one to a Python reference count."""
+        if self.slot.startswith("saved "):
+            return not self.counted  # packed by a hook
+        return self.slot in {"", "array", UNPACK}
+
 
 @dataclass(slots=True)
 class NativeWalk:
-    """Tensors and nodes by id, the C++ references between them, and whether that is all."""
+    """Tensors and nodes by id, the C++ references between them, and whether that is all.
+
+    Attributes:
+        links: C++ references to other Python objects: hooks for saved tensors, what they packed.
+    """
 
     found: dict[int, Any] = field(default_factory=dict)
+    links: list[tuple[Reference, Any]] = field(default_factory=list)
     references: list[Reference] = field(default_factory=list)
     complete: bool = True
 
@@ -53,7 +66,7 @@ def node_cap() -> int:
 
 
 def owned(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (slot, object, counted) for each tensor and node that `value` holds from C++."""
+    """Yield (slot, object, counted) for each object that a tensor or node holds from C++."""
     if is_tensor(value):
         yield from _owned_by_tensor(value)
     else:
@@ -73,9 +86,10 @@ def _owned_by_node(node: Any) -> Iterator[tuple[str, Any, bool]]:
     for child, _ in node.next_functions:
         if child is not None:
             yield "next", child, False
-    for slot, data, hooked in _torch.raw_saved(node):
-        if is_tensor(data):  # what a hook packed is a Python reference, if it is a tensor at all
-            yield f"saved {slot}", data, not hooked
+    for slot, data, unpack in _torch.raw_saved(node):
+        yield f"saved {slot}", data, unpack is None  # what a hook packed is a Python reference
+        if unpack is not None:
+            yield UNPACK, unpack, False
     if type(node).__name__ == "AccumulateGrad":
         yield "variable", node.variable, True
 
@@ -122,12 +136,16 @@ def _visit(value: Any, result: NativeWalk, todo: deque[Any], wrapped: set[int]) 
     try:
         for slot, child, counted in owned(value):
             key = id(child)
-            result.references.append(Reference(parent, key, slot, counted))
-            if slot in {"next", "grad_fn"} and key not in wrapped:
+            reference, is_node = Reference(parent, key, slot, counted), slot in {"next", "grad_fn"}
+            if not is_node and not is_tensor(child):
+                result.links.append((reference, child))
+                continue
+            result.references.append(reference)
+            if is_node and key not in wrapped:
                 wrapped.add(key)
                 n_wrapped += 1
             if key not in found:
-                if is_tensor(child):
+                if not is_node:
                     found[key] = child
                 todo.append(child)
     except Exception:  # a tensor of a broken type must not hide all others

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbinspect import notebook
-from nbinspect.heapgraph.labels import Label
+from nbinspect.heapgraph.labels import Label, own_dict
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,10 @@ def roots() -> dict[int, Root]:
     """Give the roots by the id of the object that each of them is."""
     found: dict[int, Root] = {}
     for name, module in list(sys.modules.items()):
-        names = getattr(module, "__dict__", None)
-        if type(names) is dict:
-            cost = 2 if notebook.is_users_file(names.get("__file__") or "") else 4
+        names = own_dict(module)
+        if names is not None and type(name) is str:
+            file = names.get("__file__")
+            cost = 2 if type(file) is str and notebook.is_users_file(file) else 4
             found.setdefault(id(names), Root(Label(name, "attributes"), "VARIABLE", cost))
     found[id(vars(sys.modules["__main__"]))] = Root(Label("", "names"), "VARIABLE", 0)
     found.update(_shell_roots(notebook.shell()))

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
+from nbinspect import _torch
 from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import HeapGraph, collector_paused
 from nbinspect.heapgraph.labels import short_name
-from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.native import UNPACK, Reference
 from nbinspect.holders.search import Search, State
 from nbinspect.holders.tags import KINDS
 from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
@@ -19,7 +20,9 @@ from nbinspect.tensors import Storage, describe, is_tensor, looking, storages, u
 
 MOST_CLAIMS = 9
 ORDER = {kind: rank for rank, kind in enumerate(KINDS)}
-Rank = tuple[int, int, int]
+# A gradient is best named after its tensor, and that after what the user calls it.
+BEST_NAMED = {"PARAMETER": -3, "BUFFER": -2, "VARIABLE": -1}
+Rank = tuple[int, int, bool, int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,12 +132,15 @@ class _Taker:
                     sizes[storage.key] = storage
         held = [self._held(sizes[key], tensors) for key, tensors in sharing.items()]
         held.sort(key=lambda one: (-one.size_bytes, one.claims[0].owner))
-        return Census(tuple(held), self._graph.complete, self._notes(unreadable))
+        complete = self._graph.complete and not unreadable and not gc.get_freeze_count()
+        return Census(tuple(held), complete, self._notes(unreadable))
 
     def _notes(self, unreadable: dict[str, int]) -> tuple[str, ...]:
         notes = [f"{n} not counted: {why}" for why, n in sorted(unreadable.items())]
         if not self._graph.complete:
             notes.append("the autograd graph is larger than can be walked safely; not all was seen")
+        if n_frozen := gc.get_freeze_count():
+            notes.append(f"{n_frozen} objects that gc.freeze() hides were not seen")
         return tuple(notes)
 
     def _held(self, storage: Storage, tensors: list[Any]) -> HeldStorage:
@@ -146,7 +152,7 @@ class _Taker:
             tuple(claims[:MOST_CLAIMS]),
             max(0, len(claims) - MOST_CLAIMS),
             min(used or storage.size_bytes, storage.size_bytes),
-            describe(max(tensors, key=used_bytes)),
+            describe(min(tensors, key=_wholeness)),
             self._only(tensors, claims),
             self._is_frozen_gradient(tensors),
         )
@@ -166,13 +172,17 @@ class _Taker:
 
     def _claim(self, reference: Reference, found: dict[Claim, Rank]) -> None:
         search = self._search
-        for parent_kind in search.kinds.get(reference.parent, ()):
+        kinds = search.kinds.get(reference.parent, [])
+        if is_tensor(self._graph.objects.get(reference.parent)):
+            kinds = sorted(kinds, key=_naming)[:1]  # a tensor's best name is enough
+        for parent_kind in kinds:
             state = State(reference.parent, parent_kind)
             kind = search.kind_after(state, reference)
             if kind == "HOOK" and State(reference.child, kind) not in search.arrivals:
                 continue
             claim = Claim(kind, self._owner(state, reference, kind), self._why(state, reference))
-            rank = (ORDER[kind], ORDER[parent_kind], search.arrivals[state].cost)
+            whole = _wholeness(self._graph.objects[reference.child])
+            rank = (ORDER[kind], _naming(parent_kind), *whole, search.arrivals[state].cost)
             if claim not in found or rank < found[claim]:
                 found[claim] = rank
 
@@ -182,7 +192,8 @@ class _Taker:
             arrival = self._search.arrivals.get(State(id(tensor), kind))
             if arrival is not None and arrival.before is None:
                 why = self._reasons.get(id(tensor), "")
-                found[Claim(kind, short_name(tensor), why)] = (ORDER[kind], 0, arrival.cost)
+                rank = (ORDER[kind], 0, *_wholeness(tensor), arrival.cost)
+                found[Claim(kind, short_name(tensor), why)] = rank
 
     def _owner(self, state: State, reference: Reference, kind: str) -> str:
         search = self._search
@@ -204,9 +215,11 @@ class _Taker:
             return ""
         if reference.slot == "variable":
             return "a leaf of this graph"
-        node = search.nearest_node(state)
-        if reference.slot:
+        node, slot = search.nearest_node(state)
+        if reference.slot or slot.startswith("saved "):
             return f"saved by {node}"
+        if slot == UNPACK:
+            return f"kept by a saved-tensor hook of {node}"
         return f"attribute {search.label_after(state, reference).text.rpartition('.')[2]} of {node}"
 
     def _only(self, tensors: list[Any], claims: list[Claim]) -> str:
@@ -229,6 +242,15 @@ class _Taker:
                     owner = self._graph.objects[reference.parent]
                     return is_tensor(owner) and owner.is_leaf and not owner.requires_grad
         return False
+
+
+def _wholeness(tensor: Any) -> tuple[bool, int]:
+    """Put a storage's own tensor before its views, and larger ones before smaller ones."""
+    return _torch.is_view(tensor), -used_bytes(tensor)
+
+
+def _naming(kind: str) -> int:
+    return BEST_NAMED.get(kind, ORDER[kind])
 
 
 def _plainness(owner: str) -> tuple[bool, int, str]:

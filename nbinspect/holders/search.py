@@ -10,11 +10,12 @@ from nbinspect import notebook
 from nbinspect.heapgraph.graph import HeapGraph
 from nbinspect.heapgraph.labels import Label, Reader, isinstance_of
 from nbinspect.heapgraph.native import Reference
-from nbinspect.holders.tags import tags
+from nbinspect.holders.tags import module_parts, tags
 from nbinspect.tensors import is_node, is_tensor, is_wrapper
 
 TRANSPARENT = (dict, list, tuple, set, frozenset)
 FRAME_COST = 3
+PART_COST = 20  # for a name of a module that is part of another: `block`, left over from a loop
 
 
 class State(NamedTuple):
@@ -40,6 +41,9 @@ class Arrival(NamedTuple):
     anchor: State | None
 
 
+Queue = list[tuple[int, int, State]]
+
+
 class Start(NamedTuple):
     """Where a search begins."""
 
@@ -63,6 +67,8 @@ class Search:
         self.kinds: dict[int, list[str]] = {}
         self._labels: dict[State, Label] = {}
         self._reader = Reader()
+        self._members, self._parts = module_parts(graph.objects)
+        self._n_noted = 0
         self._through_hooks = False
 
     def spread_from_roots(self) -> None:
@@ -79,7 +85,7 @@ class Search:
         self.spread(starts)
         self._through_hooks = True
         owners = [state for state in self.arrivals if state.key >= 0]
-        todo: list[tuple[int, State]] = []
+        todo: Queue = []
         for state in owners:
             for reference in self.graph.children.get(state.key, ()):
                 if self.tags.get(reference.child) == "HOOK":
@@ -89,15 +95,15 @@ class Search:
 
     def spread(self, starts: Iterable[Start]) -> None:
         """Reach all that `starts` lead to and that was not reached at less cost."""
-        todo: list[tuple[int, State]] = []
+        todo: Queue = []
         for start in starts:
             self._labels[start.state] = start.label
             self._note(start.state, Arrival(start.cost, None, None, None), todo)
         self._run(todo)
 
-    def _run(self, todo: list[tuple[int, State]]) -> None:
+    def _run(self, todo: Queue) -> None:
         while todo:
-            cost, state = heapq.heappop(todo)
+            cost, _, state = heapq.heappop(todo)
             if cost > self.arrivals[state].cost:
                 continue
             for reference in self.graph.children.get(state.key, ()):
@@ -105,32 +111,32 @@ class Search:
                 if kind and self._may_enter(reference, kind):
                     self._arrive(state, reference, kind, todo)
 
-    def _arrive(
-        self, state: State, reference: Reference, kind: str, todo: list[tuple[int, State]]
-    ) -> None:
+    def _arrive(self, state: State, reference: Reference, kind: str, todo: Queue) -> None:
         arrival = self.arrivals[state]
         anchor = arrival.anchor
-        if reference.slot == "grad_fn" and kind != state.kind:
+        if self._slot(reference) == "grad_fn" and kind != state.kind:
             anchor = state
-        cost = arrival.cost + 1
+        is_part = reference.child in self._parts and reference.parent not in self._members
+        cost = arrival.cost + 1 + PART_COST * is_part
         self._note(State(reference.child, kind), Arrival(cost, state, reference, anchor), todo)
 
-    def _note(self, state: State, arrival: Arrival, todo: list[tuple[int, State]]) -> None:
+    def _note(self, state: State, arrival: Arrival, todo: Queue) -> None:
         known = self.arrivals.get(state)
         if known is not None and known.cost <= arrival.cost:
             return
         if known is None:
             self.kinds.setdefault(state.key, []).append(state.kind)
         self.arrivals[state] = arrival
-        heapq.heappush(todo, (arrival.cost, state))
+        self._n_noted += 1  # of two ways of one length the first wins, whatever the addresses
+        heapq.heappush(todo, (arrival.cost, self._n_noted, state))
 
     def kind_after(self, state: State, reference: Reference) -> str:
         """Give the kind of holder that `reference` makes of `state` for what it leads to."""
         kind = state.kind
         if kind in {"CYCLE", "OTHER"}:
             return kind
-        if reference.slot:
-            return _native_kind(kind, reference.slot)
+        if slot := self._slot(reference):
+            return _native_kind(kind, slot)
         tag = self.tags.get(reference.child, "")
         if tag and not (tag == "FRAME" and kind == "TRACEBACK"):
             return tag
@@ -140,6 +146,12 @@ class Search:
         if kind in {"PARAMETER", "BUFFER", "GRADIENT"} and is_tensor(parent):
             return kind if parent is not None and is_wrapper(parent) else "VARIABLE"
         return kind
+
+    def _slot(self, reference: Reference) -> str:
+        """Give a reference's C++ slot; Python's collector sees some tensors' `grad_fn` too."""
+        parent, child = (self.graph.objects.get(key) for key in (reference.parent, reference.child))
+        seen = not reference.slot and is_tensor(parent) and is_node(child)
+        return "grad_fn" if seen else reference.slot
 
     def _is_out(self, state: State, reference: Reference) -> bool:
         """Say whether a name of the notebook is one that IPython gave to a displayed value."""
@@ -186,9 +198,9 @@ class Search:
             label = self.label(state)
         if self.graph.is_frame(state.key):
             name = self.graph.frame_variable(reference)
-            return Label(f"{label.text}, variable {name!r}")
+            return Label(f"{label.text}, variable {name}")
         parent, child = objects[state.key], objects[reference.child]
-        return self._reader.step(label, parent, child, reference.slot, self._name_of).label
+        return self._reader.step(label, parent, child, self._slot(reference), self._name_of).label
 
     def start_of(self, state: State) -> State:
         """Follow the best way back to where it begins."""
@@ -197,22 +209,25 @@ class Search:
             state, before = before, self.arrivals[before].before
         return state
 
-    def nearest_node(self, state: State) -> str:
-        """Name the autograd node that the best way to `state` came through last."""
+    def nearest_node(self, state: State) -> tuple[str, str]:
+        """Name the autograd node that the best way to `state` came through last, and its slot."""
         at: State | None = state
+        slot = ""
         while at is not None:
             value: Any = self.graph.objects.get(at.key)
             if is_node(value):
-                return str(value.name())
-            at = self.arrivals[at].before
-        return "a node"
+                return str(value.name()), slot
+            arrival = self.arrivals[at]
+            at, slot = arrival.before, arrival.reference.slot if arrival.reference else ""
+        return "a node", ""
 
     def _name_of(self, value: Any) -> str | None:
         """Name an object that is a dictionary's key, if it is a tensor or module with a name."""
         for kind in ("PARAMETER", "BUFFER", "VARIABLE"):
             state = State(id(value), kind)
             if state in self.arrivals:
-                return self.label(state).text
+                name = self.label(state).text
+                return None if name.endswith(", a key") else name
         return None
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
-from nbinspect.heapgraph.labels import instance_dict, isinstance_of
+from nbinspect.heapgraph.labels import instance_dict, isinstance_of, own_dict
 from nbinspect.tensors import is_tensor
 
 KINDS = (
@@ -38,7 +39,7 @@ SUSPENDED = (
 
 def tags(objects: dict[int, Any]) -> dict[int, str]:
     """Give the holder kind that an object lends to what it holds, by the object's id."""
-    found: dict[int, str] = {}
+    found = {id(hooks): "HOOK" for hooks in _hooks_of_all()}
     for key, value in objects.items():
         kind = _own_kind(value)
         if kind:
@@ -46,6 +47,25 @@ def tags(objects: dict[int, Any]) -> dict[int, str]:
         for part, part_kind in _tagged_parts(value):
             found[id(part)] = part_kind
     return found
+
+
+def module_parts(objects: dict[int, Any]) -> tuple[set[int], set[int]]:
+    """Find what is named best as part of something larger.
+
+    A module around a single other one (``DataParallel``, a compiled module) is only a wrapper.
+
+    Returns:
+        Ids of the ``_modules`` dictionaries, and ids of the modules in them.
+    """
+    members, parts = set[int](), set[int]()
+    for value in objects.values():
+        own = instance_dict(value) if isinstance_of(value, torch.nn.Module) else None
+        inner = own.get("_modules") if own else None
+        if own and type(inner) is dict:
+            members.add(id(inner))
+            if len(inner) > 1 or own.get("_parameters"):
+                parts.update(map(id, inner.values()))
+    return members, parts
 
 
 def _own_kind(value: Any) -> str:
@@ -72,9 +92,19 @@ def _tagged_parts(value: Any) -> Iterator[tuple[Any, str]]:
     elif isinstance_of(value, torch.nn.Module, torch.optim.Optimizer):
         own: dict[Any, Any] = instance_dict(value) or {}
         for name, part in list(own.items()):
+            if type(name) is not str:
+                continue
             if name == "_parameters":
                 yield part, "PARAMETER"
             elif name == "_buffers":
                 yield part, "BUFFER"
-            elif isinstance(name, str) and "hooks" in name:
+            elif "hooks" in name:
                 yield part, "HOOK"
+
+
+def _hooks_of_all() -> Iterator[Any]:
+    """Yield the dictionaries of hooks that every module or optimizer calls."""
+    for place in ("torch.nn.modules.module", "torch.optim.optimizer"):
+        for name, value in list((own_dict(sys.modules.get(place)) or {}).items()):
+            if "hooks" in name and isinstance_of(value, dict):
+                yield value

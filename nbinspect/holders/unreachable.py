@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from types import FunctionType
 from typing import Any
 
 from nbinspect.heapgraph.graph import HeapGraph, Unexplained
-from nbinspect.heapgraph.labels import Label, short_name
+from nbinspect.heapgraph.labels import Label, isinstance_of, short_name
 from nbinspect.holders.search import Search, Start, State
-from nbinspect.tensors import is_node, is_tensor
+from nbinspect.tensors import class_dict, is_node, is_tensor
 
 COLLECTABLE = "a cycle that waits for the collector"
+BUILTIN = {"", "builtins", "collections"}  # modules of types that say nothing
 UNCOLLECTABLE = "a cycle through C++ that no collector frees"
 
 
@@ -54,7 +56,7 @@ def _invisible(counts: Unexplained) -> str:
         )
     return (
         f"{counts.python} Python reference{'s' * (counts.python > 1)} not visible to gc "
-        "(a running expression, or C code)"
+        "(a running expression, or C code such as an autograd node that holds its hooks)"
     )
 
 
@@ -84,9 +86,10 @@ def _cycle_starts(graph: HeapGraph, keys: set[int]) -> list[tuple[int, bool]]:
 def _plainness(graph: HeapGraph, key: int) -> tuple[bool, bool, int]:
     """Put objects of the user's own types first, then leaves: they say most about the cycle."""
     value = graph.objects[key]
-    is_builtin = type(value).__module__ in {"builtins", "collections"}
+    is_builtin = class_dict(type(value)).get("__module__", "") in BUILTIN
     is_leaf = is_tensor(value) and value.is_leaf
-    return is_builtin or (is_tensor(value) and not is_leaf) or is_node(value), not is_leaf, key
+    is_dull = is_builtin and not isinstance_of(value, FunctionType)
+    return is_dull or (is_tensor(value) and not is_leaf) or is_node(value), not is_leaf, key
 
 
 def _is_native(links: Any) -> bool:
