@@ -139,16 +139,16 @@ class CellRunner:
         transform = CommentOut(self)
         transforms = self._shell.input_transformers_cleanup
         transforms.insert(0, transform)
-        undo.callback(transforms.remove, transform)
+        undo.callback(discard, transforms, transform)
         self._shell.events.register("pre_run_cell", self._before)
-        undo.callback(self._shell.events.unregister, "pre_run_cell", self._before)
+        undo.callback(discard, self._shell.events.callbacks["pre_run_cell"], self._before)
         self._shell.events.register("post_run_cell", self._after)
         undo.callback(self._uninstall_after)
 
     def _uninstall_after(self) -> None:
         """Stop hearing of the end of cells, but not before the end of one that is watched."""
         if not any(cell.watches_anything for cells in self._running.values() for cell in cells):
-            self._shell.events.unregister("post_run_cell", self._after)
+            discard(self._shell.events.callbacks["post_run_cell"], self._after)
             self._leave = None
         else:
             self._leave = self._uninstall_after
@@ -221,6 +221,12 @@ class CellRunner:
         body = compile_body(self._shell, lines[n_lines:], raw_cell or "", n_above=1 + n_lines)
         with Watching([own, *further], self._showing):
             return body.run()
+
+
+def discard(items: list[Any], item: Any) -> None:
+    """Take `item` out of a list of IPython's, unless somebody has emptied that list."""
+    if item in items:
+        items.remove(item)
 
 
 def _finish(watching: Watching, result: ExecutionResult | None) -> None:

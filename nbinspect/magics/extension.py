@@ -8,7 +8,7 @@ from typing import Any
 
 from IPython.core.error import UsageError
 
-from nbinspect.magics.cells import CellRunner
+from nbinspect.magics.cells import CellRunner, discard
 from nbinspect.magics.completion import make_matcher
 from nbinspect.magics.semicolon import LoneSemicolon
 from nbinspect.magics.showing import Shell, Showing, note_own_error, own_errors
@@ -103,7 +103,7 @@ def _documented(function: Callable[..., Any], text: str) -> Callable[..., Any]:
 
 def _append(items: list[Any], item: Any, undo: ExitStack) -> None:
     items.append(item)
-    undo.callback(items.remove, item)
+    undo.callback(discard, items, item)
 
 
 def _put(table: dict[Any, Any], key: Any, value: Any, undo: ExitStack) -> None:

@@ -9,6 +9,8 @@ from IPython.core.inputtransformer2 import TokenTransformBase
 
 from nbinspect.magics.table import LINE_MAGICS
 
+_INDENTS = (tokenize.INDENT, tokenize.DEDENT)
+
 
 class LoneSemicolon(TokenTransformBase):
     """Puts a space before the ``;``, which IPython would take for a part of the magic's name."""
@@ -34,6 +36,3 @@ class LoneSemicolon(TokenTransformBase):
         at = line.index(";", self.start_col)
         line = f"{line[:at]} {line[at:]}"
         return [*lines[: self.start_line], line, *lines[self.start_line + 1 :]]
-
-
-_INDENTS = (tokenize.INDENT, tokenize.DEDENT)

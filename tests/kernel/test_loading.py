@@ -87,6 +87,18 @@ def test_a_magic_of_the_users_comes_back(kernel: Kernel) -> None:
     kernel.ok("del get_ipython().magics_manager.magics['line']['gpumem']")
 
 
+def test_unloading_after_somebody_emptied_ipythons_lists(kernel: Kernel) -> None:
+    kernel.ok(LOAD)
+    kernel.ok(
+        "shell = get_ipython()\n"
+        "for found in (*shell.events.callbacks.values(), shell.Completer.custom_matchers):\n"
+        "    found[:] = [f for f in found if 'nbinspect' not in str(f)]\n"
+        "del shell, found"
+    )
+    assert kernel.ok(UNLOAD).shown == []
+    assert kernel.value(OURS) == "set()"
+
+
 def test_unloading_what_was_not_loaded(kernel: Kernel) -> None:
     assert "not loaded" in kernel.ok(UNLOAD).text("stdout")
     kernel.ok(CALL_UNLOAD)
