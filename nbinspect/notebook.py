@@ -24,6 +24,7 @@ from typing import Any
 from nbinspect.records import SourceLine
 
 OUT_NAME = re.compile(r"_{1,3}|_\d+|_oh|Out")
+LAST_ERROR = ("last_value", "last_traceback", "last_type", "last_exc")  # in `sys`
 PLUMBING = (
     "nbinspect",
     "IPython",
@@ -56,9 +57,9 @@ def user_namespace() -> dict[str, Any]:
     return names
 
 
-def is_out_name(name: str) -> bool:
+def is_out_name(name: object) -> bool:
     """Say whether IPython made this name for a displayed value: ``_``, ``_4``, ``Out``."""
-    return OUT_NAME.fullmatch(name) is not None
+    return isinstance(name, str) and OUT_NAME.fullmatch(name) is not None
 
 
 def cell_number(filename: str) -> int | None:

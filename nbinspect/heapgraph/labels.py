@@ -83,7 +83,7 @@ class Reader:
             if label.context == "closure":
                 return _variable(label, parent, child)
             if isinstance_of(parent, *CONTAINERS):
-                return self._item(label, parent, child, name_of)
+                return _item_step(label, self.place(label, parent, child), child, name_of)
             if type(parent) is LruCache:
                 return _cached(parent, child)
             for part, found in _parts(parent, label):
@@ -93,11 +93,19 @@ class Reader:
             pass
         return Step("other", Label(f"{label.text} ({class_name(type(parent))})"))
 
-    def _item(self, label: Label, parent: Any, child: Any, name_of: NameOf) -> Step:
+    def place(self, label: Label, parent: Any, child: Any) -> Any:
+        """Give the key or index of `child` in a container, the one that the user would use.
+
+        Raises:
+            KeyError: it is not there any more.
+        """
         places = self._places.get(id(parent))
         if places is None:
-            places = self._places[id(parent)] = dict(_places(parent))
-        return _item_step(label, places[id(child)], child, name_of)
+            found = _places(parent)
+            if label.context == "names":
+                found = iter(sorted(found, key=lambda pair: _is_ipythons(pair[1]), reverse=True))
+            places = self._places[id(parent)] = dict(found)
+        return places[id(child)]
 
 
 def _variable(label: Label, parent: Any, child: Any) -> Step:
@@ -117,6 +125,8 @@ def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
         return Step("item", Label(f"{text}[{key_text(place, name_of)}]"))
     if label.context == "names":
         return Step("item", Label(_notebook_name(place)))
+    if label.context == "locals":
+        return Step("frame", Label(f"{text}, variable {place}"))
     if label.context == "members":
         return Step("item", Label(f"{text}.{place}"))
     return Step("attribute", _attribute(label, place))
@@ -145,6 +155,11 @@ def _places(container: Any) -> Iterator[tuple[int, Any]]:
         base = next(kind for kind in (list, tuple, deque) if isinstance_of(container, kind))
         elements = list(base.__iter__(container))
         yield from ((id(elements[i]), i) for i in reversed(range(len(elements))))
+
+
+def _is_ipythons(name: Any) -> int:
+    """Rank names: the user's own, then ``_4``, which reads as ``Out[4]``, then ``_`` and the like."""
+    return notebook.is_out_name(name) and 1 + (not str(name)[1:].isdigit())
 
 
 def _plain(key: Any) -> Any:
@@ -225,6 +240,9 @@ def _error_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
         yield from _locals(parent, text, "frame")
         if parent.f_back is not None:
             yield parent.f_back, Step("frame", Label(notebook.frame_label(parent.f_back)))
+        # A debugger or a traceback's printer may have left a dictionary of the same variables.
+        names = (part for part in _referents(parent) if type(part) is dict)
+        yield from ((part, Step("frame", Label(text, "locals"))) for part in names)
 
 
 def _suspended_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
@@ -296,6 +314,11 @@ def _cached(cache: Any, child: Any) -> Step:
 def instance_dict(value: Any) -> dict[str, Any] | None:
     """Give an instance's attributes, without running a ``__getattr__`` or property of its own."""
     return None if isinstance_of(value, type, types.ModuleType) else own_dict(value)
+
+
+def has_dict(value: Any) -> bool:
+    """Say whether an object has attributes of its own, without asking it."""
+    return any("__dict__" in class_dict(base) for base in mro(type(value)))
 
 
 def own_dict(value: Any) -> dict[str, Any] | None:

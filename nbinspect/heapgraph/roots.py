@@ -57,6 +57,11 @@ def _shell_roots(shell: Any) -> dict[int, Root]:
             own = None if type(place) is dict else getattr(place, "__dict__", None)
             if type(own) is dict:  # the instance may hold its values through a dictionary
                 found[id(own)] = Root(Label(label.text, "attributes"), kind, 6)
+    history = getattr(shell, "history_manager", None)
+    outputs = (shell.user_ns.get("_oh"), getattr(history, "output_hist", None))
+    found.update(
+        (id(one), Root(Label("Out"), "OUT_HISTORY", 6)) for one in outputs if one is not None
+    )
     found[id(shell)] = Root(Label("IPython's shell", ""), "OTHER", 9)
     found[id(vars(shell))] = Root(Label("IPython's shell", "attributes"), "OTHER", 9)
     return found

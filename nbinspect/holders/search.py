@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from nbinspect import notebook
 from nbinspect.heapgraph.graph import HeapGraph
-from nbinspect.heapgraph.labels import Label, Reader, isinstance_of
+from nbinspect.heapgraph.labels import Label, Reader, has_dict, isinstance_of
 from nbinspect.heapgraph.native import Reference
 from nbinspect.holders.tags import module_parts, tags
 from nbinspect.tensors import is_node, is_tensor, is_wrapper
@@ -140,8 +140,8 @@ class Search:
         tag = self.tags.get(reference.child, "")
         if tag and not (tag == "FRAME" and kind == "TRACEBACK"):
             return tag
-        if kind == "VARIABLE" and self._is_out(state, reference):
-            return "OUT_HISTORY"
+        if kind == "VARIABLE" and state.key in self.graph.roots:
+            return self._kind_of_name(self.graph.roots[state.key].label, reference)
         parent = self.graph.objects.get(state.key)
         if kind in {"PARAMETER", "BUFFER", "GRADIENT"} and is_tensor(parent):
             return kind if parent is not None and is_wrapper(parent) else "VARIABLE"
@@ -153,14 +153,15 @@ class Search:
         seen = not reference.slot and is_tensor(parent) and is_node(child)
         return "grad_fn" if seen else reference.slot
 
-    def _is_out(self, state: State, reference: Reference) -> bool:
-        """Say whether a name of the notebook is one that IPython gave to a displayed value."""
-        root = self.graph.roots.get(state.key)
-        if root is None or root.label.context != "names":
-            return False
-        parent, child = (self.graph.objects[key] for key in (state.key, reference.child))
-        name = self._reader.step(root.label, parent, child, "", self._name_of).label.text
-        return notebook.is_out_name(name)
+    def _kind_of_name(self, root: Label, reference: Reference) -> str:
+        """Tell a user's own name from one for a displayed value or the last error."""
+        if root.context != "names" and root.text != "sys":
+            return "VARIABLE"
+        objects = self.graph.objects
+        name = self._reader.place(root, objects[reference.parent], objects[reference.child])
+        if root.context == "names":
+            return "OUT_HISTORY" if notebook.is_out_name(name) else "VARIABLE"
+        return "TRACEBACK" if name in notebook.LAST_ERROR else "VARIABLE"
 
     def _may_enter(self, reference: Reference, kind: str) -> bool:
         """Keep hooks apart: a hook that is a bound method does not make its object a hook's.
@@ -172,7 +173,7 @@ class Search:
         child = self.graph.objects[reference.child]
         if kind != "HOOK" or isinstance_of(child, *TRANSPARENT) or is_tensor(child):
             return True
-        return reference.child not in self.kinds or not hasattr(child, "__dict__")
+        return reference.child not in self.kinds or not has_dict(child)
 
     def label(self, state: State) -> Label:
         """Name an object as reached through one kind of holder, from the root down."""

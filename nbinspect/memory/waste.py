@@ -89,10 +89,11 @@ def _old_outputs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
 def _forget(name: str) -> str:
     """Give the line that makes IPython forget a displayed value; ``del Out[n]`` is not enough."""
     number = re.match(r"Out\[(\d+)\]", name)
-    if number is None:
-        return ""
-    n = number[1]
-    return f"del Out[{n}], _{n}; get_ipython().user_ns_hidden.pop('_{n}', None)"
+    if number is not None:
+        # Of a cell's last expression the value would be displayed, and so be kept again.
+        return f"Out.pop({number[1]}, None); get_ipython().del_var('_{number[1]}')"
+    blank = re.match(r"_{1,3}(?!\w)", name)
+    return f"get_ipython().del_var('{blank[0]}')" if blank else ""
 
 
 def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
@@ -101,7 +102,10 @@ def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
         return owner.partition(", ")[0] if one.only == "TRACEBACK" else ""
 
     for name, _, size in _grouped(storages, place):
-        if name.startswith(("sys.last_", "IPython's last")):
+        error = re.match(r"sys\.last_value[\w.\[\]]*", name)
+        if error is not None:
+            yield Waste("only the last error keeps this", _cut(error[0]), size, device)
+        elif name.startswith(("sys.last_", "IPython's last")):
             mend = "import sys; sys.last_traceback.tb_next = None"
             yield Waste("only the last error's traceback keeps this", mend, size, device)
         else:
@@ -109,6 +113,16 @@ def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
             yield Waste(
                 f"only the traceback of the error in `{name}` keeps this", mend, size, device
             )
+
+
+def _cut(name: str) -> str:
+    """Give the line that empties an error which the last one is or leads to."""
+    error, args, _ = name.partition(".args")
+    if args:
+        return f"import sys; {error}.args = ()"
+    if error == "sys.last_value":
+        return "import sys; sys.last_traceback.tb_next = None"
+    return f"import sys; {error}.__traceback__ = None"
 
 
 def _cycles(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
