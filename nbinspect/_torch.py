@@ -8,9 +8,10 @@ context on one, or resets a counter.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -237,6 +238,12 @@ def no_overrides() -> Iterator[None]:
         yield
 
 
+def module_call_code() -> CodeType:
+    """Give the code that runs a module's hooks and forward; its `self` is the module."""
+    code: CodeType = torch.nn.Module._call_impl.__code__
+    return code
+
+
 def leave_mode(mode: Any) -> None:
     """Take a dispatch mode off the stack, also if the user's code left another above it."""
     from torch.utils import _python_dispatch
@@ -249,6 +256,25 @@ def leave_mode(mode: Any) -> None:
         mode.__exit__(None, None, None)
     for other in above:
         _python_dispatch._push_mode(other)
+
+
+def _no_compiler(_callback: Any) -> Any:
+    """Stand in where this torch has no hook for its compiler."""
+
+
+_eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+pause_compiler: Callable[[Any], Any] = getattr(_eval_frame, "set_eval_frame", _no_compiler)
+"""Sets the compiler that looks at this thread's frames, None for none; gives the one before."""
+
+
+def never_compile(code: CodeType) -> None:
+    """Tell the compiler to pass over a function and what it calls; does not import it."""
+    try:
+        skip = _eval_frame._FrameAction.SKIP
+        strategy = _eval_frame._FrameExecStrategy(skip, skip)
+        _eval_frame.set_code_exec_strategy(code, strategy)
+    except AttributeError:  # a torch without it looks at the frame and decides by itself
+        return
 
 
 def compiles_under_modes() -> bool:

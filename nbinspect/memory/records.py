@@ -170,8 +170,8 @@ class ModuleMemory:
     type_name: str
     device: str
     allocated_bytes: int
+    n_allocations: int
     at_peak_bytes: int
-    n_calls: int
 
 
 @dataclass(frozen=True, slots=True)

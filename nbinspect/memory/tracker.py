@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 import weakref
 from collections import defaultdict
@@ -11,9 +12,10 @@ from typing import Any, NamedTuple
 import torch
 
 from nbinspect import _torch
-from nbinspect.ops import ModulePath, Site, user_site
+from nbinspect.ops import ModuleNames, Site, user_site
 from nbinspect.tensors import is_tensor, is_wrapper
 
+_DEPTH = 3  # from `Tracker._origin` up to the dispatch mode
 MOST_STEPS = 4096  # of a device's curve; twice that is thinned
 
 
@@ -107,17 +109,15 @@ class Tracker:
     Holds weak references only. Storages are met as results and as arguments of operations, so
     one that came from NumPy or from a data loader's worker counts from its first use on.
 
-    Args:
-        modules: the running forward.
-
     Attributes:
+        modules: names of the modules that allocated.
         allocated: bytes and number of storages made, by device and origin.
         old_frees: (time in ns, bytes) of storages from before that ended, by device.
     """
 
     def __init__(self) -> None:
         self.start_ns = time.time_ns()
-        self.modules = ModulePath()
+        self.modules = ModuleNames()
         self.tallies: dict[str, DeviceTally] = {}
         self.allocated: dict[tuple[str, Origin], list[int]] = {}
         self.old_frees: dict[str, list[tuple[int, int]]] = defaultdict(list)
@@ -128,7 +128,9 @@ class Tracker:
         """Take storages that were there before, so that their end counts."""
         for tensor in tensors:
             storage = _storage(tensor)
-            if storage is not None and _torch.handle(storage) not in self._live:
+            if storage is None or not _has_bytes(tensor, storage):
+                continue
+            if _torch.handle(storage) not in self._live:
                 self._follow(storage, None)
 
     def __call__(self, _func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
@@ -145,15 +147,19 @@ class Tracker:
                 return
             known = self._live.get(_torch.handle(storage))
             if known is None:
-                module = self.modules.current
-                if module and _torch.current_autograd_node() is not None:
-                    module = ""
-                self._follow(storage, Origin(user_site(_DEPTH), module))
+                if _has_bytes(value, storage):
+                    self._follow(storage, self._origin())
             elif known.size_bytes != storage.nbytes():
                 self._resize(known, storage.nbytes())
         elif type(value) in {tuple, list}:
             for one in value:
                 self._see(one)
+
+    def _origin(self) -> Origin:
+        """Say where in the user's code and in which forward this operation is."""
+        frame = sys._getframe(_DEPTH)
+        in_backward = _torch.current_autograd_node() is not None
+        return Origin(user_site(frame), "" if in_backward else self.modules.running(frame))
 
     def _follow(self, storage: torch.UntypedStorage, origin: Origin | None) -> None:
         one = LiveStorage(storage, self._freed)
@@ -201,22 +207,19 @@ class Tracker:
         return freed
 
 
-_DEPTH = 3  # from user_site up to the dispatch mode; torch's own frames are skipped anyway
-
-
 def _storage(tensor: Any) -> torch.UntypedStorage | None:
-    """Give a tensor's storage, None where it has no bytes of its own."""
     try:
         storage: torch.UntypedStorage = tensor.untyped_storage()
-    except (RuntimeError, NotImplementedError):
-        return None
-    if storage.device.type == "meta" or (is_wrapper(tensor) and _has_no_address(storage)):
+    except (RuntimeError, NotImplementedError):  # sparse, or half made
         return None
     return storage
 
 
-def _has_no_address(storage: torch.UntypedStorage) -> bool:
+def _has_bytes(tensor: Any, storage: torch.UntypedStorage) -> bool:
+    """Say whether a storage is memory, not a description (meta, fake) or a wrapper's stand-in."""
+    if storage.device.type == "meta":
+        return False
     try:
-        return storage.data_ptr() == 0
+        return not is_wrapper(tensor) or storage.data_ptr() != 0
     except RuntimeError:
-        return True
+        return False

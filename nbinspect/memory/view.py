@@ -241,11 +241,11 @@ def _modules(report: MemoryReport) -> Iterator[Block]:
         Column("type", "text"),
         Column("allocated", "bytes"),
         Column("at the peak", "bytes"),
-        Column("calls", "count"),
+        Column("tensors", "count"),
     )
     if shown:
         rows = tuple(
-            (one.name, one.type_name, one.allocated_bytes, one.at_peak_bytes, one.n_calls)
+            (one.name, one.type_name, one.allocated_bytes, one.at_peak_bytes, one.n_allocations)
             for one in shown
         )
         more = sum(one.allocated_bytes for one in rest) if rest else None

@@ -65,7 +65,6 @@ class MemoryWatch:
         self._eager = eager
         self._tracker = Tracker()
         self._stream = OpStream(self._tracker, eager=eager)
-        self._tracker.modules = self._stream.modules
         self._recordings: list[AllocatorRecording | _torch.AllocatorHistory] = []
         if exact:
             self._recordings.append(AllocatorRecording())
@@ -121,7 +120,7 @@ class MemoryWatch:
         duration_s: float,
         error: str,
     ) -> MemoryReport:
-        before, tallies = self._before, self._tracker.tallies
+        before = self._before
         peaks = tuple(
             self._peak(device.device, before, after, events.get(device.device), duration_s)
             for device in after.devices
@@ -136,7 +135,7 @@ class MemoryWatch:
             timeline=tuple(zip(main.times_s, main.sizes_bytes, strict=True)),
             peaks=peaks,
             lines=_lines(self._tracker, kept),
-            modules=_modules(self._tracker, tallies),
+            modules=_modules(self._tracker),
             kept=_grown(before, after),
             source=self._source(main.device, events),
             duration_s=duration_s,
@@ -243,19 +242,18 @@ def _lines(tracker: Tracker, kept: dict[tuple[str, Origin], int]) -> tuple[LineM
     return tuple(sorted(lines, key=lambda one: -one.allocated_bytes))
 
 
-def _modules(tracker: Tracker, tallies: dict[str, DeviceTally]) -> tuple[ModuleMemory, ...]:
-    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0])
-    for (device, origin), (size, _) in tracker.allocated.items():
+def _modules(tracker: Tracker) -> tuple[ModuleMemory, ...]:
+    sums: dict[tuple[str, str], list[int]] = defaultdict(lambda: [0, 0, 0])
+    for (device, origin), (size, number) in tracker.allocated.items():
         if origin.module:
             row = sums[device, origin.module]
             row[0] += size
-            row[1] += tallies[device].at_peak.get(origin, 0)
-    path = tracker.modules
+            row[1] += number
+            row[2] += tracker.tallies[device].at_peak.get(origin, 0)
+    types = tracker.modules.type_names
     modules = [
-        ModuleMemory(
-            name, path.type_names.get(name, ""), device, size, at_peak, path.calls.get(name, 0)
-        )
-        for (device, name), (size, at_peak) in sums.items()
+        ModuleMemory(name, types.get(name, ""), device, *row)
+        for (device, name), row in sums.items()
     ]
     return tuple(sorted(modules, key=lambda one: -one.allocated_bytes))
 
