@@ -45,6 +45,7 @@ class _Mode(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
+        __tracebackhide__ = True  # an error of the user's code is not ours to appear in
         compiler = _torch.pause_compiler(None)
         try:
             kwargs = kwargs or {}

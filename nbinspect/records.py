@@ -13,7 +13,7 @@ import functools
 import math
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -183,8 +183,13 @@ class Record(abc.ABC):
     def __str__(self) -> str:
         return self.text()
 
-    def _repr_mimebundle_(self, **_options: Any) -> dict[str, str]:
-        return {"text/plain": self.text(), "text/html": self.html()}
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, str]:
+        """Give what a front end may show; a terminal asks for text alone and pays for no more."""
+        ways = {"text/plain": self.text, "text/html": self.html}
+        wanted = set(include or ways) - set(exclude or ())
+        return {kind: draw() for kind, draw in ways.items() if kind in wanted}
 
 
 @dataclass(frozen=True, slots=True)

@@ -125,12 +125,18 @@ def _holders(device: DeviceMemory, n_top: int) -> Table:
 
 
 def _holder_row(one: Holding) -> tuple[str | int, ...]:
-    more = ", ".join(other.partition(" ")[2] for other in one.also[:1])
-    if len(one.also) > 1:
-        more += f" and {len(one.also) - 1} more"
+    others = [other for other in one.also if not _is_expected(one.kind, other)]
+    more = others[0].partition(" ")[2] if others else ""
+    if len(others) > 1:
+        more += f" and {len(others) - 1} more"
     also = f"also held by {more}" if more else ""
     notes = "; ".join(part for part in (one.note, also) if part)
     return one.kind, one.owner, one.size_bytes, one.n_tensors, notes
+
+
+def _is_expected(kind: str, other: str) -> bool:
+    """Say whether it is no news that `other` holds this too: optimizers list parameters."""
+    return kind == "PARAMETER" and other.startswith(("OPTIMIZER_STATE", "SAVED_FOR_BACKWARD"))
 
 
 def _advice(waste: tuple[Waste, ...]) -> Iterator[Block]:

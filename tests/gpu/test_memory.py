@@ -1,0 +1,119 @@
+"""What only a CUDA device can show; the rest of memory inspection is tested on the CPU."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import nbinspect
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def cuda():
+    device = torch.device("cuda:0")
+    torch.ones(1, device=device)
+    return device
+
+
+@pytest.mark.keeps_tensors(reason="cuBLAS keeps its workspace")
+def test_holders_add_up_to_what_torch_counts(cuda):
+    model = nn.Linear(1024, 1024, device=cuda)
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.ones(8, 1024, device=cuda)).sum().backward()
+    optimizer.step()
+    found = nbinspect.gpumem().device("cuda")
+    kinds = dict(found.by_kind)
+    parameter_bytes = sum(p.untyped_storage().nbytes() for p in model.parameters())
+    assert kinds["PARAMETER"] == kinds["GRADIENT"] == parameter_bytes
+    assert kinds["OPTIMIZER_STATE"] >= 2 * parameter_bytes
+    assert found.allocated_bytes == torch.cuda.memory_allocated(cuda)
+    assert found.reserved_bytes == torch.cuda.memory_reserved(cuda)
+    assert found.tracked_bytes <= found.allocated_bytes
+    assert isinstance(found.total_bytes, int)
+
+
+def test_looking_changes_no_counter(cuda):
+    kept = torch.ones(MIB, device=cuda)
+    before = torch.cuda.memory_stats(cuda)
+    nbinspect.gpumem()
+    assert torch.cuda.memory_stats(cuda) == before
+    del kept
+
+
+def test_peak_is_the_allocators_own(cuda):
+    torch.cuda.reset_peak_memory_stats(cuda)
+    with nbinspect.memwatch() as watch:
+        a = torch.ones(MIB, device=cuda)
+        b = a + 1
+        del a, b
+    report = watch.report
+    assert report.device == "cuda:0"
+    assert report.peak_bytes == torch.cuda.max_memory_allocated(cuda)
+    assert report.added_peak_bytes == 8 * MIB
+    assert report.source == "allocator history"
+
+
+def test_a_peak_below_an_older_one_is_found_too(cuda):
+    torch.ones(16 * MIB, device=cuda)
+    with nbinspect.memwatch() as watch:
+        torch.ones(MIB, device=cuda)
+    assert watch.report.added_peak_bytes == 4 * MIB
+
+
+def test_a_history_that_the_user_records_goes_on(cuda):
+    torch.cuda.memory._record_memory_history(max_entries=1000)
+    try:
+        with nbinspect.memwatch() as watch:
+            torch.ones(MIB, device=cuda)
+        assert torch._C._cuda_isHistoryEnabled()
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    assert watch.report.added_peak_bytes == 4 * MIB
+
+
+def test_results_are_bit_identical(cuda):
+    def train(watch):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(64, 64), nn.Dropout(0.5), nn.Linear(64, 1)).to(cuda)
+        if watch is None:
+            model(torch.ones(8, 64, device=cuda)).sum().backward()
+        else:
+            with watch:
+                model(torch.ones(8, 64, device=cuda)).sum().backward()
+        return [p.grad.cpu() for p in model.parameters()], torch.cuda.get_rng_state(cuda)
+
+    (plain, rng), (seen, rng_seen) = train(None), train(nbinspect.memwatch())
+    assert all(torch.equal(a, b) for a, b in zip(plain, seen, strict=True))
+    assert torch.equal(rng, rng_seen)
+
+
+def test_cached_memory_is_named_with_the_line_that_frees_it(cuda):
+    block = torch.ones(64 * MIB, device=cuda)
+    del block
+    waste = [one for one in nbinspect.gpumem().waste if "empty_cache" in one.mend]
+    assert waste
+    assert waste[0].size_bytes >= 64 * MIB
+    torch.cuda.empty_cache()
+
+
+UNOPENED = """
+import torch, nbinspect
+found = nbinspect.gpumem()
+assert not torch.cuda.is_initialized(), "looking opened the device"
+assert found.device("cuda").allocated_bytes == 0
+assert found.device("cuda").tracked_bytes == 0
+from nbinspect.memory.gauges import gauges
+gauges()
+assert not torch.cuda.is_initialized(), "a gauge opened the device"
+"""
+
+
+def test_a_device_that_is_not_in_use_is_not_opened():
+    done = subprocess.run(
+        [sys.executable, "-c", UNOPENED], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
