@@ -10,6 +10,7 @@ from nbinspect.holders import KINDS, HeldStorage
 from nbinspect.records import Holding
 
 ITEM = re.compile(r"\[(\d+)\]")
+TOGETHER = {"SAVED_FOR_BACKWARD", "HOOK", "DATALOADER"}  # nobody made these items one by one
 LONGEST_LIST = 8  # items of one list that are shown one by one
 
 
@@ -32,11 +33,11 @@ def holdings(storages: Iterable[HeldStorage]) -> tuple[Holding, ...]:
 
 
 def _split(kind: str, group: list[HeldStorage]) -> list[list[HeldStorage]]:
-    """Keep a short list's items apart; what one graph saves always stays together."""
+    """Keep a short list's items apart; what one graph or hook saves always stays together."""
     owners: dict[str, list[HeldStorage]] = defaultdict(list)
     for storage in group:
         owners[storage.claims[0].owner].append(storage)
-    if kind == "SAVED_FOR_BACKWARD" or len(owners) > LONGEST_LIST:
+    if kind in TOGETHER or len(owners) > LONGEST_LIST:
         return [group]
     return list(owners.values())
 
