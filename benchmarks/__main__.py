@@ -1,0 +1,83 @@
+"""``python -m benchmarks [memory|census|live|load|render ...] [--quick] [--write]``."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks import accuracy, census, coverage, live, loading, machine, rendering, steps
+from benchmarks.tables import Table
+
+Question = Callable[..., list[Table]]
+
+QUESTIONS: dict[str, tuple[Question, ...]] = {
+    "memory": (steps.tables, accuracy.tables),
+    "census": (census.tables, coverage.tables),
+    "live": (live.tables,),
+    "load": (loading.tables,),
+    "render": (rendering.tables,),
+}
+RESULTS = Path(__file__).parent / "RESULTS.md"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a table for each question, and write them down if asked to."""
+    asked = _parser().parse_args(arguments)
+    if asked.write and (asked.quick or asked.questions):
+        _parser().error("--write is for a whole run: leave out --quick and the questions")
+    os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # ipykernel's debugger warns otherwise
+    about = machine.lines()
+    print("\n".join(about), flush=True)
+    began, tables = time.monotonic(), []
+    for table in _answers(asked.questions or list(QUESTIONS), quick=asked.quick):
+        print(f"\n{table.text()}", flush=True)
+        tables.append(table)
+    if asked.write:
+        about.append(f"Command: `python -m benchmarks --write`, {time.monotonic() - began:.0f} s")
+        RESULTS.write_text(_markdown(about, tables), encoding="utf-8")
+        print(f"\nWritten to {RESULTS}")
+    return 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "questions", nargs="*", metavar="QUESTION", type=_question, help=", ".join(QUESTIONS)
+    )
+    parser.add_argument("--quick", action="store_true", help="few repetitions: does it run at all")
+    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name} as well")
+    return parser
+
+
+def _question(name: str) -> str:
+    if name not in QUESTIONS:
+        raise argparse.ArgumentTypeError(f"{name!r} is none of {', '.join(QUESTIONS)}")
+    return name
+
+
+def _answers(names: list[str], *, quick: bool) -> Iterator[Table]:
+    for name in dict.fromkeys(names):
+        for question in QUESTIONS[name]:
+            yield from question(quick=quick)
+
+
+def _markdown(about: list[str], tables: list[Table]) -> str:
+    head = [
+        "# What nbinspect costs",
+        "",
+        (
+            "Written by `python -m benchmarks --write`; do not edit. Every ratio is between two things "
+            "measured in turn in one run; brackets hold the quartiles. A goal that is missed says so."
+        ),
+        "",
+        *(f"- {line}" for line in about),
+    ]
+    return "\n\n".join(("\n".join(head), *(table.markdown() for table in tables))) + "\n"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
