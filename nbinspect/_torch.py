@@ -200,6 +200,12 @@ def raw_saved(node: Any) -> Iterator[tuple[str, Any, Any]]:
                 yield name[len("_raw_saved_") :], data, saved.unpack_hook
 
 
+def saved_tensor_type() -> type:
+    """Give the type of what ``ctx`` and ``torch.utils.checkpoint`` keep a saved tensor in."""
+    found: type = getattr(torch._C._autograd, "SavedTensor", type(None))
+    return found
+
+
 _slots: dict[type, tuple[str, ...]] = {}
 
 

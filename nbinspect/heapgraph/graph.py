@@ -66,8 +66,9 @@ class HeapGraph:
         self.complete = self._add_tensors(node_cap() if cap is None else cap)
         self._frames = list(notebook.running_frames())
         self._add_frames()
-        if any(self.unexplained(key).python for key in self.objects):
-            self._add_arrays()
+        if any(any(self.unexplained(key)) for key in self.objects):
+            self._add_untracked()
+            self._add_links()
 
     def _add_tensors(self, cap: int) -> bool:
         """Add tensors, autograd nodes and what leads to them; say whether that is all."""
@@ -80,15 +81,22 @@ class HeapGraph:
             if reference.child in self.objects:  # else it lies beyond the cap
                 self._add(reference)
         self._add_ancestors(targets)
-        for reference, _ in native.links:
-            if reference.child in self.objects:  # else it leads to no tensor
-                self._add(reference)
+        self._links = native.links
+        self._add_links()
         return native.complete
+
+    def _add_links(self) -> None:
+        """Add what nodes hold of Python's objects, where that leads to a tensor."""
+        known = [one for one in self._links if one[0].child in self.objects]
+        self._links = [one for one in self._links if one[0].child not in self.objects]
+        for reference, _ in known:
+            self._add(reference)
 
     def close(self) -> None:
         """Let go of everything, even if an error's traceback still holds this graph."""
-        for held in (self.objects, self.children, self.parents, self._index.objects, self._frames):
+        for held in (self.objects, self.children, self.parents, self._frames, self._links):
             held.clear()
+        self._index.objects.clear()
 
     def tensors(self) -> Iterator[Any]:
         """Yield every live tensor that was found, whoever holds it."""
@@ -131,13 +139,24 @@ class HeapGraph:
             rest = [one for one in found if one not in self.roots]
             level = np.fromiter(rest, np.int64, len(rest))
 
-    def _add_arrays(self) -> None:
-        """Add NumPy arrays over a tensor's bytes: the collector does not track them.
+    def _add_untracked(self) -> None:
+        """Add holders that the collector does not track: NumPy arrays and saved tensors.
 
-        They are looked for only where a tensor has a Python reference that nothing explains.
+        They are looked for only where something has a reference that nothing explains.
         """
+        values = self._index.untracked(np.ndarray, _torch.saved_tensor_type())
+        self._add_arrays([one for one in values if issubclass(type(one), np.ndarray)])
+        saved = [one for one in values if not issubclass(type(one), np.ndarray)]
+        held = [one for one in saved if id(one.data) in self.objects]
+        self.objects.update((id(one), one) for one in held)
+        for one in held:
+            self._add(Reference(id(one), id(one.data), "saved tensor", one.unpack_hook is None))
+        self._add_ancestors(held)
+
+    def _add_arrays(self, values: list[Any]) -> None:
+        """Add arrays over a tensor's bytes, and arrays of objects that lead to tensors."""
         arrays: dict[int, Any] = {}
-        for array in self._index.untracked(np.ndarray):
+        for array in values:
             chain = [array]
             while issubclass(type(chain[-1].base), np.ndarray):
                 chain.append(chain[-1].base)

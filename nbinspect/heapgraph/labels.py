@@ -117,6 +117,8 @@ def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
     text = label.text
     if label.context == "bases":  # what a class inherits reads like its own
         return Step("attribute", Label(text))
+    if label.context == "cache":
+        return Step("item", Label(f"{text}, {'key' if isinstance(place, Loose) else 'result'}"))
     if isinstance(place, Loose):
         return Step("item", Label(f"{text}, {place.what}"))
     if label.context == "hooks":
@@ -306,9 +308,12 @@ def _cached(cache: Any, child: Any) -> Step:
     name = getattr(wrapped, "__qualname__", "a function").rpartition("<locals>.")[2]
     if child is wrapped:
         return Step("attribute", Label(f"{name}.__wrapped__"))
+    label = Label(f"lru_cache of {name}", "cache")
     results = next(part for part in _referents(cache) if type(part) is dict)
+    if child is results:
+        return Step("item", label)
     is_key = id(child) in set(map(id, results))
-    return Step("item", Label(f"lru_cache of {name}, {'key' if is_key else 'result'}"))
+    return _item_step(label, Loose("a key") if is_key else "", child, lambda _: None)
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:

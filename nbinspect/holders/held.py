@@ -216,10 +216,10 @@ class _Taker:
         if reference.slot == "variable":
             return "a leaf of this graph"
         node, slot = search.nearest_node(state)
-        if reference.slot or slot.startswith("saved "):
-            return f"saved by {node}"
         if slot == UNPACK:
             return f"kept by a saved-tensor hook of {node}"
+        if reference.slot or slot.startswith("saved "):
+            return f"saved by {node}"
         return f"attribute {search.label_after(state, reference).text.rpartition('.')[2]} of {node}"
 
     def _only(self, tensors: list[Any], claims: list[Claim]) -> str:

@@ -168,6 +168,8 @@ class Search:
 
         So what other names lead to is entered from a hook only if it is a container or a tensor.
         """
+        if reference.child in self.graph.roots:  # named already, and better
+            return False
         if not self._through_hooks:
             return self.tags.get(reference.child) != "HOOK"
         child = self.graph.objects[reference.child]

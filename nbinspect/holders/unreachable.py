@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FunctionType
+from types import FrameType, FunctionType
 from typing import Any
 
 from nbinspect.heapgraph.graph import HeapGraph, Unexplained
@@ -88,7 +88,7 @@ def _plainness(graph: HeapGraph, key: int) -> tuple[bool, bool, int]:
     value = graph.objects[key]
     is_builtin = class_dict(type(value)).get("__module__", "") in BUILTIN
     is_leaf = is_tensor(value) and value.is_leaf
-    is_dull = is_builtin and not isinstance_of(value, FunctionType)
+    is_dull = is_builtin and not isinstance_of(value, FunctionType, FrameType)
     return is_dull or (is_tensor(value) and not is_leaf) or is_node(value), not is_leaf, key
 
 
