@@ -1,7 +1,7 @@
 """Plants tensors in a fresh process, cell by cell, and gives back what `gpumem` says of them.
 
-Run as a script it is that process: it reads cells as JSON, runs each in `__main__`, and forgets all
-of it before the next.
+Run as a script it is that process: it reads cells as lines of JSON, runs each in `__main__`, and
+forgets all of it before the next.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,19 +50,34 @@ class Found:
     error: str
 
 
-def plant(cases: list[Planted]) -> dict[str, Found]:
-    """Run the cells of all cases in one new process."""
-    cells = {case.name: case.code for case in cases}
-    done = subprocess.run(
-        [sys.executable, __file__],
-        input=json.dumps(cells),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=120,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return {name: _found(one) for name, one in json.loads(done.stdout.splitlines()[-1]).items()}
+class Planter:
+    """A process that runs cells, one after the other."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `stop`
+        self._process = subprocess.Popen(
+            [sys.executable, __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            text=True,
+        )
+
+    def found(self, code: str) -> Found:
+        """Run a cell, and say what is then held."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(code) + "\n")
+        self._process.stdin.flush()
+        line = self._process.stdout.readline()
+        if not line:
+            self._errors.seek(0)
+            raise AssertionError(self._errors.read()[-3000:])
+        return _found(json.loads(line))
+
+    def stop(self) -> None:
+        self._process.communicate()
+        self._errors.close()
 
 
 def _found(one: dict[str, Any]) -> Found:
@@ -132,10 +148,11 @@ def main() -> None:
 
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", module="torch|cell")
-    cells = json.load(sys.stdin)
     vars(sys.modules["__main__"])["nbinspect"] = nbinspect
     run_cell("")  # some first call imports what later ones need
-    sys.stdout.write(json.dumps({name: run_cell(code) for name, code in cells.items()}) + "\n")
+    for line in sys.stdin:
+        sys.stdout.write(json.dumps(run_cell(json.loads(line))) + "\n")
+        sys.stdout.flush()
 
 
 if __name__ == "__main__":

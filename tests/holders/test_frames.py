@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from planting import Found, Planted, check, plant
+from planting import Planted, Planter, check
 
 CASES = [
     Planted(
@@ -191,11 +191,6 @@ answer = seen
 ]
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Found]:
-    return plant(CASES)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_frames(case: Planted, found: dict[str, Found]) -> None:
-    check(case, found[case.name])
+def test_frames(case: Planted, planter: Planter) -> None:
+    check(case, planter.found(case.code))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from planting import Found, Planted, check, plant
+from planting import Planted, Planter, check
 
 
 def variables(sizes: dict[str, int]) -> dict[tuple[str, str], int]:
@@ -293,11 +293,6 @@ it, zipped, mapped = iter([torch.ones(10)]), zip([torch.ones(20)]), map(str, [to
 ]
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Found]:
-    return plant(CASES)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_names(case: Planted, found: dict[str, Found]) -> None:
-    check(case, found[case.name])
+def test_names(case: Planted, planter: Planter) -> None:
+    check(case, planter.found(case.code))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from planting import Found, Planted, check, plant
+from planting import Planted, Planter, check
 
 CASES = [
     Planted(
@@ -213,16 +213,14 @@ gc.unfreeze()
 ]
 
 
-@pytest.fixture(scope="module")
-def found() -> dict[str, Found]:
-    return plant(CASES)
-
-
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_tensor_kinds(case: Planted, found: dict[str, Found]) -> None:
-    check(case, found[case.name])
+def test_tensor_kinds(case: Planted, planter: Planter) -> None:
+    check(case, planter.found(case.code))
 
 
-def test_notes_say_what_is_missing(found: dict[str, Found]) -> None:
-    assert "Tensor: Cannot access storage" in found["what cannot be read is said"].notes[0]
-    assert "gc.freeze()" in found["what gc.freeze hides is said"].notes[0]
+def test_notes_say_what_is_missing(planter: Planter) -> None:
+    code = {case.name: case.code for case in CASES}
+    opaque = planter.found(code["what cannot be read is said"])
+    assert "Tensor: Cannot access storage" in opaque.notes[0]
+    frozen = planter.found(code["what gc.freeze hides is said"])
+    assert "gc.freeze()" in frozen.notes[0]
