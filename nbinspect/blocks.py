@@ -166,6 +166,62 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
+class GraphNode:
+    """A box of a graph.
+
+    Attributes:
+        key: its name within the graph; nothing is read into it.
+        label: what it is called, e.g. ``losses[0]`` or ``MulBackward0``; cut in the middle.
+        type_name: what it is, e.g. ``list``, ``Tensor 64x256 float32``.
+        role: root (a name of the user's), target (what was asked about), holder (in between),
+            stub (stands for nodes that are not drawn, e.g. "12 more").
+        hue: a name of `render.palette`.
+        size_bytes: its own bytes, None where that says nothing.
+        detail: more for those who point at it, one fact a line.
+        can_unfold: a click may ask for its neighbours.
+    """
+
+    key: str
+    label: str
+    type_name: str = ""
+    role: Literal["root", "target", "holder", "stub"] = "holder"
+    hue: str = "OTHER"
+    size_bytes: int | None = None
+    detail: tuple[str, ...] = ()
+    can_unfold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class GraphEdge:
+    """An arrow from holder to held.
+
+    Attributes:
+        source: key of the holder.
+        target: key of what it holds.
+        label: by what, e.g. ``saved self``, ``.grad``, ``closure variable 'buf'``.
+    """
+
+    source: str
+    target: str
+    label: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Boxes and arrows; roots on top, arrows downwards.
+
+    Attributes:
+        title: what is drawn.
+        nodes: the boxes.
+        edges: the arrows.
+    """
+
+    title: str
+    nodes: tuple[GraphNode, ...]
+    edges: tuple[GraphEdge, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Fold:
     """Details that are folded away until asked for.
 
@@ -180,5 +236,5 @@ class Fold:
     blocks: tuple[Block, ...]
 
 
-Block = Text | Advice | Bar | Table | Timeline | Fold
+Block = Text | Advice | Bar | Table | Timeline | Graph | Fold
 View = tuple[Block, ...]
