@@ -129,7 +129,7 @@ class HeapGraph:
         while len(level):
             found: dict[int, Any] = {}
             for holder, child in self._index.holders(level):
-                if _leads_nowhere(holder, self.objects[child]):
+                if leads_nowhere(holder, self.objects[child]):
                     continue
                 self._add(Reference(id(holder), child, "", False))
                 if id(holder) not in self.objects:
@@ -201,7 +201,7 @@ class HeapGraph:
                     self._add(Reference(-number, id(value), "", False))
 
 
-def _leads_nowhere(holder: Any, held: Any) -> bool:
+def leads_nowhere(holder: Any, held: Any) -> bool:
     """Say whether a reference explains nothing: an instance's to its class, a class's to a base.
 
     It does where the class has no name of its own, being local to a function or redefined since.

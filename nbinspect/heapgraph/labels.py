@@ -37,7 +37,7 @@ class Label:
             ``attributes``: an instance's dictionary; ``module attributes``: that of an
             ``nn.Module``; ``members``: its ``_parameters`` and the like; ``hooks``: a dictionary
             of hooks; ``closure``: a function's cells.
-        extra: names of a closure's cells.
+        extra: names of a closure's cells, or of the attribute that is a dictionary of hooks.
         joint: what stands before the name of an attribute.
     """
 
@@ -188,7 +188,7 @@ def _attribute(holder: Label, key: str) -> Label:
     if holder.context == "module attributes" and key in MEMBER_DICTS:
         return Label(holder.text, "members")
     if "hooks" in key:
-        return Label(holder.text, "hooks")
+        return Label(holder.text, "hooks", (key,))
     return Label(f"{holder.text}{holder.joint}{key}")
 
 

@@ -1,0 +1,247 @@
+"""Why is this alive? the search, its proof and its mend, put together."""
+
+from __future__ import annotations
+
+import sys
+import time
+from typing import Any, NamedTuple
+
+import torch
+
+from nbinspect.heapgraph.graph import collector_paused
+from nbinspect.heapgraph.labels import short_name
+from nbinspect.heapgraph.native import Reference
+from nbinspect.referrers.backward import Backward
+from nbinspect.referrers.chains import Narrator
+from nbinspect.referrers.mends import mend
+from nbinspect.referrers.records import Chain, ReferenceReport
+from nbinspect.render.format import bytes_text
+from nbinspect.tensors import class_name, describe, is_node, is_tensor, looking
+
+IMMORTAL = (type(None), bool, type(Ellipsis), type(NotImplemented))
+MOST_CHAINS = 12
+
+
+def refchain(
+    obj: object,
+    *,
+    all: bool = False,  # noqa: A002 - the option is --all
+    name: str = "it",
+    budget_s: float = 5.0,
+) -> ReferenceReport:
+    """Answer who keeps an object alive: chains from your names down to it, and how to let go.
+
+    Args:
+        obj: anything; for a ``torch.UntypedStorage``, whoever holds a tensor over it.
+        all: find every root, not only the nearest.
+        name: what the answer calls the object.
+        budget_s: stop searching after so many seconds, and say so.
+
+    Returns:
+        A record of plain values; it holds nothing of yours.
+
+    Cost: a pass over Python's heap for each link of the chain: 36 ms at a million objects. Runs none
+    of your code, collects nothing, does not synchronise a device.
+    Blind to: holders that exist in C++ alone (DLPack, TorchScript, forward AD, a DDP reducer); they
+    are counted and said. Values of a running expression that have no name yet.
+    Source: ``gc.get_referrers``, ``Node.next_functions`` and its raw saved tensors,
+    ``Tensor._use_count``, ``sys._current_frames``.
+    """
+    start = time.perf_counter()
+    box = [obj]
+    del obj
+    if reason := _shared_by_all(box[0]):
+        return _nothing_to_say(box[0], name, reason, time.perf_counter() - start)
+    with collector_paused(), looking():
+        what = _What(name, _description(box[0]), _size(box[0]))
+        search = Backward(_targets(box), every_root=all, budget_s=budget_s)
+        box.clear()
+        try:
+            search.search()
+            return _report(search, what, start)
+        finally:
+            search.close()
+
+
+class _What(NamedTuple):
+    """What was asked about, in words."""
+
+    name: str
+    description: str
+    size_bytes: int | None
+
+
+def _shared_by_all(value: object) -> str:
+    """Say why a value has no identity of its own, "" if it has one."""
+    if isinstance(value, IMMORTAL):
+        return f"{value!r} exists once, for as long as Python runs"
+    if type(value) is int and -5 <= value <= 256:
+        return f"the small number {value} exists once, for as long as Python runs"
+    if type(value) is str and value and sys.intern(str(value)) is value:
+        return "this string is interned: all code that spells it shares it"
+    return ""
+
+
+def _nothing_to_say(value: object, name: str, reason: str, duration_s: float) -> ReferenceReport:
+    kind = class_name(type(value))
+    return ReferenceReport(
+        name, kind, (), 0, 0, True, reason, False, False, "", "", None, (), duration_s
+    )
+
+
+def _targets(box: list[Any]) -> list[Any]:
+    """Give the object, or all that looks into a storage."""
+    if not isinstance(box[0], torch.UntypedStorage):
+        return [box[0]]  # a list of its own, since the search empties it
+    import gc
+
+    from nbinspect import _torch
+    from nbinspect.heapgraph.native import node_cap, walk
+    from nbinspect.tensors import tensors_and_nodes
+
+    handle = _torch.handle(box[0])
+    found = walk(tensors_and_nodes(gc.get_objects()), node_cap()).found.values()
+    sharing = [one for one in found if is_tensor(one) and _handle(one) == handle]
+    return sharing or [box[0]]
+
+
+def _handle(tensor: Any) -> int | None:
+    from nbinspect import _torch
+
+    try:
+        return _torch.handle(tensor.untyped_storage())
+    except (RuntimeError, NotImplementedError):
+        return None
+
+
+def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
+    chains, collectable, uncollectable = _chains(search)
+    counts = [(search.references(key), search.unexplained(key)) for key in search.targets]
+    n_references = sum(max(0, all_.python) + max(0, all_.native) for all_, _ in counts)
+    python = sum(max(0, left.python) for _, left in counts)
+    native = sum(max(0, left.native) for _, left in counts)
+    sentence, code = mend(chains[0], what.name) if chains else ("", "")
+    if collectable:
+        sentence, code = "Garbage that waits for the collector: `{}` frees it.", "gc.collect()"
+    if uncollectable:
+        sentence = (
+            "Break the cycle with `{}`, and use `torch.autograd.grad` where gradients need a graph."
+        )
+        code = f"{what.name}.grad = None"
+    return ReferenceReport(
+        name=what.name,
+        description=what.description,
+        chains=tuple(chains),
+        n_references=n_references,
+        n_explained=n_references - python - native,
+        complete=not (python or native or search.notes),
+        verdict=_verdict(python, native, collectable, uncollectable),
+        collectable=collectable,
+        uncollectable=uncollectable,
+        mend=sentence.format(code) if code else sentence,
+        code=code,
+        size_bytes=what.size_bytes,
+        notes=tuple(search.notes),
+        duration_s=time.perf_counter() - start,
+    )
+
+
+def _chains(search: Backward) -> tuple[list[Chain], bool, bool]:
+    """Give the chains, and whether only a cycle holds: a collectable one, an uncollectable one."""
+    narrator = Narrator(search)
+    if search.hits:
+        chains: dict[str, Chain] = {}
+        for hit in search.hits:
+            chain = narrator.from_root(hit.reference)
+            chains.setdefault(str(chain), chain)
+        return list(chains.values())[:MOST_CHAINS], False, False
+    if not search.exhausted:
+        return [], False, False
+    path, is_native = _cycle(search)
+    if not path:
+        return [], False, False
+    is_held = any(
+        left.python > 0 or left.native > 0
+        for left in (search.unexplained(key) for key in search.objects)
+    )
+    chain = narrator.from_cycle(path)
+    return [chain], not is_held and not is_native, not is_held and is_native
+
+
+def _cycle(search: Backward) -> tuple[list[Reference], bool]:
+    """Find the nearest cycle that leads to a target: its way there, and if C++ closes it."""
+    import networkx as nx
+
+    links = nx.DiGraph()
+    for references in search.parents.values():
+        links.add_edges_from((one.parent, one.child, {"slot": one.slot}) for one in references)
+    parts = [part for part in nx.strongly_connected_components(links) if len(part) > 1]
+    parts += [{a} for a, b in links.edges if a == b]
+    if not parts:
+        return [], False
+    depth = {key: len(_way(search, key)) for key in search.objects}
+    first = min(parts, key=lambda part: min(depth.get(key, 1 << 30) for key in part))
+    inside = links.subgraph(first)
+    python = nx.DiGraph([(a, b) for a, b, slot in inside.edges(data="slot") if not slot])
+    is_native = not any(len(one) > 1 for one in nx.strongly_connected_components(python))
+    start = min(first, key=lambda key: (_dullness(search.objects[key]), depth.get(key, 0)))
+    if start in search.targets:
+        return _round(search, start, first), is_native
+    return _way(search, start), is_native
+
+
+def _dullness(value: Any) -> int:
+    """Order what a cycle may be named by: the user's own types first, then tensors."""
+    if is_tensor(value):
+        return 1
+    return 2 if is_node(value) or type(value).__module__ in {"builtins", "collections"} else 0
+
+
+def _way(search: Backward, key: int) -> list[Reference]:
+    path = []
+    while key in search.toward:
+        path.append(search.toward[key])
+        key = path[-1].child
+    return path
+
+
+def _round(search: Backward, target: int, members: set[int]) -> list[Reference]:
+    """Give the shortest way from a target round to itself."""
+    starts = [one for key in members for one in search.parents.get(key, ()) if one.parent == target]
+    ways = [[one, *_way(search, one.child)] for one in starts]
+    return min(ways, key=len) if ways else []
+
+
+def _verdict(python: int, native: int, collectable: bool, uncollectable: bool) -> str:
+    if collectable:
+        return "Only a cycle keeps it: gc.collect() would free it."
+    if uncollectable:
+        return "Only a cycle through C++ keeps it, which no collector frees."
+    if native:
+        return (
+            f"{native} C++ reference{'s' * (native > 1)} cannot be named (DLPack, TorchScript, "
+            "forward AD or a DDP reducer hold them this way)."
+        )
+    if python:
+        return (
+            f"{python} Python reference{'s' * (python > 1)} not visible to gc (a running "
+            "expression, or C code)."
+        )
+    return "All references are explained."
+
+
+def _description(value: Any) -> str:
+    if is_tensor(value):
+        size = _size(value)
+        return describe(value) + (f", {bytes_text(size)}" if size is not None else "")
+    if isinstance(value, torch.UntypedStorage):
+        return f"storage of {bytes_text(value.nbytes())}"
+    return short_name(value)
+
+
+def _size(value: Any) -> int | None:
+    try:
+        storage = value if isinstance(value, torch.UntypedStorage) else value.untyped_storage()
+        return int(storage.nbytes()) if is_tensor(value) or storage is value else None
+    except (RuntimeError, NotImplementedError, AttributeError):
+        return None

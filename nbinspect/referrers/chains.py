@@ -1,0 +1,141 @@
+"""What a search found, read aloud from the root down to the object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from nbinspect.heapgraph.labels import Label, LruCache, Reader, short_name
+from nbinspect.heapgraph.native import Reference
+from nbinspect.referrers.backward import Backward
+from nbinspect.referrers.records import Chain, Link
+from nbinspect.tensors import class_name, describe, is_node, is_tensor
+
+FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
+MOST_NODES = 6  # of a run of autograd nodes; those in its middle are left out
+
+
+class Narrator:
+    """Turns paths of a `Backward` search into chains of links."""
+
+    def __init__(self, search: Backward, names: dict[int, str] | None = None) -> None:
+        self._search = search
+        self._reader = Reader()
+        self._names: dict[int, str] = {} if names is None else names
+
+    def from_root(self, start: Reference) -> Chain:
+        """Read the shortest way that begins with a reference out of a root."""
+        search, root = self._search, self._search.roots.get(start.parent)
+        if root is None:
+            frame = search.frames[-start.parent - 1]
+            name = next(k for k, value in frame.values.items() if id(value) == start.child)
+            first = Link(frame.label, "other", "frame")
+            held = self._link(f"variable {name}", "frame", start.child)
+            return Chain(frame.label, self._down(start.child, [first, held], Label(held.label)))
+        parent, child = search.root_objects[start.parent], search.objects[start.child]
+        step = self._reader.step(root.label, parent, child, start.slot, self._name_of)
+        first = self._link(step.label.text, step.edge, start.child)
+        links = self._down(start.child, [first], step.label)
+        return Chain(links[0].label.partition("[")[0].partition(".")[0] or root.label.text, links)
+
+    def from_cycle(self, path: list[Reference]) -> Chain:
+        """Read a way that begins at an object of a cycle."""
+        start = self._search.objects[path[0].parent]
+        label = Label(short_name(start))
+        first = Link(f"cycle of {label.text}", "other", class_name(type(start)))
+        return Chain(f"cycle of {label.text}", self._along(path, [first], label))
+
+    def _down(self, key: int, links: list[Link], label: Label) -> tuple[Link, ...]:
+        path = []
+        while key in self._search.toward:
+            path.append(self._search.toward[key])
+            key = path[-1].child
+        return self._along(path, links, label)
+
+    def _along(self, path: list[Reference], links: list[Link], label: Label) -> tuple[Link, ...]:
+        objects, nodes_in_a_row = self._search.objects, 0
+        runs = _runs_of_nodes(path)
+        for number, reference in enumerate(path):
+            parent, child = objects[reference.parent], objects[reference.child]
+            step = self._step(label, parent, child, reference)
+            label = step.label
+            nodes_in_a_row = nodes_in_a_row + 1 if reference.slot == "next" else 0
+            if runs[number] > MOST_NODES and 2 < nodes_in_a_row <= runs[number] - 2:
+                if nodes_in_a_row == 3:
+                    links.append(Link(f"{runs[number] - 4:,} more nodes", "other", ""))
+                continue
+            link = self._link(_shown(label), step.edge, reference.child)
+            is_longer_name = step.edge in FOLDED and type(parent) is not LruCache
+            if is_longer_name:
+                links[-1] = link
+            elif link.label != links[-1].label:  # a step that has no name adds nothing
+                links.append(link)
+        return tuple(links)
+
+    def _step(self, label: Label, parent: Any, child: Any, reference: Reference) -> Any:
+        """Name one step; what follows a C++ reference is named from there on."""
+        slot = reference.slot
+        step = self._reader.step(label, parent, child, slot, self._name_of)
+        if slot in {"next", "grad_fn"}:
+            name = str(child.name())
+            text = name if slot == "next" else f"grad_fn {name}"
+            return step._replace(label=Label(text))
+        if slot:
+            shown = {"grad": ".grad", "base": "._base", "array": "the array's tensor"}
+            return step._replace(label=Label(shown.get(slot, slot)))
+        if step.edge in {"cell", "frame", "generator", "exception"}:
+            own = step.label.text.removeprefix(label.text).removeprefix(", ")
+            return step._replace(
+                label=Label(own or label.text, step.label.context, step.label.extra)
+            )
+        return step
+
+    def _link(self, text: str, edge: str, key: int) -> Link:
+        value = self._search.objects[key]
+        if is_tensor(value):
+            return Link(
+                text, edge, f"{class_name(type(value))} {describe(value)}", _size(value), key
+            )
+        kind = str(value.name()) if is_node(value) else class_name(type(value))
+        return Link(text, edge, kind, None, key)
+
+    def _name_of(self, value: Any) -> str | None:
+        """Name a dictionary's key that is an object, e.g. the parameter in an optimizer's state."""
+        if not is_tensor(value):
+            return None
+        if id(value) not in self._names:
+            self._names[id(value)] = short_name(value)  # also ends a search that comes back here
+            self._names[id(value)] = self._searched_name(value) or short_name(value)
+        return self._names[id(value)]
+
+    def _searched_name(self, value: Any) -> str:
+        ours = {*self._search.ours, id(vars(self._search))}
+        search = Backward([value], every_root=False, budget_s=1.0, ours=ours)
+        try:
+            search.search()
+            narrator = Narrator(search, self._names)
+            return narrator.from_root(search.hits[0].reference).links[-1].label
+        except IndexError:  # it has no name
+            return ""
+        finally:
+            search.close()
+
+
+def _shown(label: Label) -> str:
+    return f"{label.text}.{label.extra[0]}" if label.context == "hooks" else label.text
+
+
+def _runs_of_nodes(path: list[Reference]) -> list[int]:
+    """Give, for each step, how long the run of autograd nodes is that it belongs to."""
+    runs, start = [0] * len(path), 0
+    for number in range(len(path) + 1):
+        if number == len(path) or path[number].slot != "next":
+            runs[start:number] = [number - start] * (number - start)
+            start = number + 1
+    return runs
+
+
+def _size(tensor: Any) -> int | None:
+    try:
+        return int(tensor.untyped_storage().nbytes())
+    except (RuntimeError, NotImplementedError):
+        return None

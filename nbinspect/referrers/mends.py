@@ -1,0 +1,109 @@
+"""How to let go: the line of code that fits the last holder that has a name."""
+
+from __future__ import annotations
+
+import re
+
+from nbinspect.referrers.records import Chain
+
+NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
+ITEM = re.compile(r"(.+)\[(?:\d+|'[^']*')\]")
+
+
+def mend(chain: Chain, name: str) -> tuple[str, str]:
+    """Say how to break a chain, as (sentence, line of code or "").
+
+    Args:
+        chain: references from a root down to the object.
+        name: the object itself, as the user wrote it.
+    """
+    edges = {link.edge for link in chain.links}
+    first = chain.links[0].label
+    if chain.root.startswith("cycle"):
+        return "", ""
+    for rule in (_displayed, _last_error, _kept_error, _cached, _suspended, _hook, _optimizer):
+        if found := rule(chain):
+            return found
+    if not _is_code(first):
+        return f"It goes when {first} ends or lets go of it.", ""
+    if edges & {"saved_tensor", "variable"} or _through_graph(chain):
+        return _graph(first)
+    if chain.links[-1].edge == "grad":
+        holder = chain.links[-2].label if len(chain.links) > 1 else name
+        code = f"{holder}.grad = None"
+        return "Free the gradient with `{}`, or all with `zero_grad(set_to_none=True)`.", code
+    if chain.links[-1].edge == "base":
+        return "Keep a copy of the part with `{}`.", f"{first} = {first}.clone()"
+    if chain.links[-1].edge == "ndarray":
+        return "Own the numbers instead: `{}`.", f"{first} = {first}.copy()"
+    return "Let it go with `{}`.", f"del {first}"
+
+
+def _is_code(name: str) -> bool:
+    return NAME.fullmatch(name) is not None
+
+
+def _through_graph(chain: Chain) -> bool:
+    return any(link.label.startswith("grad_fn ") for link in chain.links)
+
+
+def _graph(first: str) -> tuple[str, str]:
+    item = ITEM.fullmatch(first)
+    if item is not None and first.endswith("]") and first[-2].isdigit():
+        whole = item[1]
+        code = f"{whole}[:] = [one.detach() for one in {whole}]"
+        return "Let the graphs go with `{}`, and keep `.item()` or `.detach()` from now on.", code
+    return "Cut the graph off with `{}`.", f"{first} = {first}.detach()"
+
+
+def _displayed(chain: Chain) -> tuple[str, str] | None:
+    number = re.match(r"Out\[(\d+)\]", chain.links[0].label)
+    if number is None:
+        return None
+    n = number[1]
+    return "Forget the output with `{}`.", f"Out.pop({n}, None); get_ipython().del_var('_{n}')"
+
+
+def _last_error(chain: Chain) -> tuple[str, str] | None:
+    if not chain.links[0].label.startswith(("sys.last_", "IPython's last")):
+        return None
+    return "Empty the last error with `{}`.", "import sys; sys.last_traceback.tb_next = None"
+
+
+def _kept_error(chain: Chain) -> tuple[str, str] | None:
+    first = chain.links[0].label
+    if not _is_code(first) or not any(link.type_name == "traceback" for link in chain.links):
+        return None
+    return "Keep the error without its frames: `{}`.", f"{first} = {first}.with_traceback(None)"
+
+
+def _cached(chain: Chain) -> tuple[str, str] | None:
+    for cache, key in zip(chain.links, chain.links[1:], strict=False):
+        if key.label.startswith("lru_cache of ") and _is_code(cache.label):
+            return "Empty the cache with `{}`.", f"{cache.label}.cache_clear()"
+    return None
+
+
+def _suspended(chain: Chain) -> tuple[str, str] | None:
+    first = chain.links[0]
+    if first.type_name in {"generator", "coroutine"} and _is_code(first.label):
+        return "End it with `{}`.", f"{first.label}.close()"
+    return None
+
+
+def _hook(chain: Chain) -> tuple[str, str] | None:
+    for before, link in zip(chain.links, chain.links[1:], strict=False):
+        if link.edge == "hook":
+            code = f"{before.label}.clear()" if _is_code(before.label) else ""
+            return "Take the hook off with its `handle.remove()`, or all with `{}`.", code
+    return None
+
+
+def _optimizer(chain: Chain) -> tuple[str, str] | None:
+    optimizer, found, _ = chain.links[0].label.partition(".param_groups[")
+    if found and _is_code(optimizer):
+        return "Let the optimizer go with its model: `{}`.", f"del {optimizer}"
+    optimizer, found, _ = chain.links[0].label.partition(".state[")
+    if found and _is_code(optimizer):
+        return "If training is over, free its state with `{}`.", f"{optimizer}.state.clear()"
+    return None

@@ -1,0 +1,87 @@
+"""What a reference search returns: plain values that need no torch to be read or shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from nbinspect.blocks import View
+from nbinspect.records import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One holder on the way from a root to the object, with how it holds the next.
+
+    Attributes:
+        label: what is read, e.g. ``losses[0]``, ``grad_fn SumBackward0``, ``saved self``.
+        edge: the kind of reference that leads here: attribute, item, cell, frame, generator,
+            exception, saved_tensor, variable, grad, base, hook, ndarray, capsule or other.
+        type_name: the type of the object that the label names.
+        size_bytes: bytes of its storage, for a tensor.
+        key: its id when it was seen; a later object may have the same.
+    """
+
+    label: str
+    edge: str
+    type_name: str
+    size_bytes: int | None = None
+    key: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """References from a root down to the object.
+
+    Attributes:
+        root: where it begins: a variable, ``Out[4]``, ``sys.last_value``, a running call, a cycle.
+        links: from the root to the object, which the last one names.
+    """
+
+    root: str
+    links: tuple[Link, ...]
+
+    def __str__(self) -> str:
+        return " -> ".join(link.label for link in self.links)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceReport(Record):
+    """Why an object is alive.
+
+    Attributes:
+        name: what was asked about, as the user wrote it.
+        description: what it is, e.g. ``64x256 float32, 64.0 KiB``.
+        chains: the shortest first.
+        n_references: references to it, from Python and from C++, the search's own left out.
+        n_explained: those whose holder was found.
+        complete: all are explained, and the search was not cut short.
+        verdict: one sentence on completeness.
+        collectable: only a cycle keeps it, and ``gc.collect()`` would free it.
+        uncollectable: only a cycle through C++ keeps it, which no collector frees.
+        mend: how to let go: a sentence with a line of code in backquotes.
+        code: that line alone, "" if there is none.
+        size_bytes: bytes of its storage, for a tensor.
+        notes: what was not looked at, and why.
+        duration_s: how long the search took.
+    """
+
+    name: str
+    description: str
+    chains: tuple[Chain, ...]
+    n_references: int
+    n_explained: int
+    complete: bool
+    verdict: str
+    collectable: bool
+    uncollectable: bool
+    mend: str
+    code: str
+    size_bytes: int | None
+    notes: tuple[str, ...]
+    duration_s: float
+
+    def view(self) -> View:
+        """Show the sentence, the picture, the chains and the mend."""
+        from nbinspect.referrers.view import report_view
+
+        return report_view(self)

@@ -1,0 +1,110 @@
+"""How a reference report describes itself: the sentence, the picture, the chains, the mend."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nbinspect.blocks import (
+    Advice,
+    Block,
+    Code,
+    Column,
+    Fold,
+    Graph,
+    GraphEdge,
+    GraphNode,
+    Span,
+    Table,
+    Text,
+    View,
+)
+from nbinspect.referrers.records import Chain, Link, ReferenceReport
+
+NAMED_EDGES = {"attribute", "item", "other"}  # the next box says how it is held
+HUES = {
+    "saved_tensor": "SAVED_FOR_BACKWARD",
+    "variable": "SAVED_FOR_BACKWARD",
+    "grad": "GRADIENT",
+    "hook": "HOOK",
+    "frame": "FRAME",
+    "generator": "FRAME",
+    "exception": "TRACEBACK",
+}
+
+
+def report_view(report: ReferenceReport) -> View:
+    """Show why an object is alive."""
+    blocks: list[Block] = [Text(_headline(report), "headline"), Text(_proof(report))]
+    if report.chains:
+        blocks.append(graph(report))
+    if report.mend:
+        sentence, _, rest = report.mend.partition(f"`{report.code}`")
+        spans: tuple[Span, ...] = (
+            (sentence, Code(report.code), rest) if report.code else (sentence,)
+        )
+        freed = report.size_bytes if len(report.chains) == 1 else None
+        blocks.append(Advice(tuple(span for span in spans if span), report.code, freed))
+    blocks += _chains(report)
+    blocks += [Text((note,), "note") for note in report.notes]
+    return tuple(blocks)
+
+
+def _headline(report: ReferenceReport) -> tuple[Span, ...]:
+    subject: tuple[Span, ...] = (Code(report.name), f" ({report.description}) ")
+    if not report.chains:
+        return (*subject, "has no holder that could be found.")
+    spans: list[Span] = [*subject, "is alive because ", Code(report.chains[0].links[0].label)]
+    for link in report.chains[0].links[1:]:
+        spans += [" -> ", Code(link.label)]
+    return (*spans, " holds it.") if len(report.chains[0].links) == 1 else (*spans, ".")
+
+
+def _proof(report: ReferenceReport) -> tuple[Span, ...]:
+    count = f"{report.n_explained} of {report.n_references} references explained. "
+    return (count if report.n_references else "", report.verdict)
+
+
+def _chains(report: ReferenceReport) -> Iterator[Block]:
+    if len(report.chains) > 1:
+        rows = tuple((chain.root, str(chain)) for chain in report.chains)
+        columns = (Column("root", "name"), Column("chain", "code"))
+        title = f"{len(report.chains)} chains, the shortest first"
+        yield Fold(title, (Table(columns, rows),))
+
+
+def graph(report: ReferenceReport) -> Graph:
+    """Draw the chains: roots on top, the object below, what they share drawn once."""
+    nodes: dict[str, GraphNode] = {"target": _target(report)}
+    edges: dict[tuple[str, str], GraphEdge] = {}
+    for chain in report.chains:
+        _draw(chain, nodes, edges)
+    return Graph(f"Who holds {report.name}", tuple(nodes.values()), tuple(edges.values()))
+
+
+def _target(report: ReferenceReport) -> GraphNode:
+    return GraphNode(
+        "target", report.name, report.description, "target", "VARIABLE", report.size_bytes
+    )
+
+
+def _draw(
+    chain: Chain, nodes: dict[str, GraphNode], edges: dict[tuple[str, str], GraphEdge]
+) -> None:
+    """Add a chain; its last link is the object itself and becomes the arrow to it."""
+    *holders, last = chain.links
+    if not holders:
+        holders, last = [last], Link("", "other", "")
+    keys = []
+    for number, link in enumerate(holders):
+        key = f"{link.key}:{link.label}" if link.key else f"{chain.root}:{number}:{link.label}"
+        role = "root" if number == 0 else "holder"
+        hue = HUES.get(link.edge, "OTHER")
+        node = GraphNode(key, link.label, link.type_name, role, hue, link.size_bytes)  # type: ignore[arg-type]  # mypy widens the literal
+        nodes.setdefault(key, node)
+        keys.append(key)
+    names = [
+        *(link.edge if link.edge not in NAMED_EDGES else "" for link in holders[1:]),
+        last.label,
+    ]
+    for source, target, name in zip(keys, [*keys[1:], "target"], names, strict=True):
+        edges.setdefault((source, target), GraphEdge(source, target, name))
