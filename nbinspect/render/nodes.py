@@ -1,0 +1,82 @@
+"""What is written on a box of a graph, and how much room it takes.
+
+Every program that draws boxes is told their size from here, so that the labels fit in the reader's
+font as well as in the font of whoever did the layout.
+"""
+
+from __future__ import annotations
+
+from nbinspect.blocks import Graph, GraphEdge, GraphNode
+from nbinspect.render.format import bytes_text, cut_middle, exact_bytes, printable, text_width
+
+WIDE, NARROW, SLIM = 44, 29, 22
+EDGE_COLUMNS = 26
+# Edge labels make up most of the time that a layout takes.
+MOST_EDGE_LABELS = 150
+LABEL_SIZE, SMALL_SIZE = 12, 11
+PAD_X, PAD_Y, LINE = 11, 6, 16
+# Widest common monospace (0.602 em), and prose in DejaVu Sans or Verdana, the widest sans-serifs.
+LABEL_ADVANCE, SMALL_ADVANCE = 7.3, 6.6
+NO_NAME = "(no name)"
+ROLE_WORDS = {"root": "root", "target": "what was asked about", "holder": "", "stub": "not drawn"}
+
+
+def label_line(node: GraphNode, columns: int = NARROW) -> str:
+    """Give the first line of a box; never empty, because some layout programs die of that."""
+    return cut_middle(node.label, columns).strip() or NO_NAME
+
+
+def small_line(node: GraphNode, columns: int = NARROW) -> str:
+    """Give the second line of a box: type and size, "" if neither is known."""
+    size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
+    room = round(columns * LABEL_ADVANCE / SMALL_ADVANCE) - (len(size) + 3 if size else 0)
+    return " · ".join(part for part in (cut_middle(node.type_name, room).strip(), size) if part)
+
+
+def edge_line(edge: GraphEdge) -> str:
+    """Give the label of an arrow, shortened."""
+    return cut_middle(edge.label, EDGE_COLUMNS).strip()
+
+
+def labels_edges(graph: Graph) -> bool:
+    """Say whether the arrows of a graph are few enough to bear labels."""
+    return len(graph.edges) <= MOST_EDGE_LABELS
+
+
+def box_size(node: GraphNode, columns: int = NARROW) -> tuple[float, float]:
+    """Give width and height of a box in pixels."""
+    label = text_width(label_line(node, columns)) * LABEL_ADVANCE
+    small = small_line(node, columns)
+    width = max(label, text_width(small) * SMALL_ADVANCE) + 2 * PAD_X
+    return round(max(width, 44.0), 1), 2.0 * PAD_Y + LINE * (2 if small else 1)
+
+
+def edge_width(edge: GraphEdge) -> float:
+    """Give the width of an arrow's label in pixels."""
+    return text_width(edge_line(edge)) * SMALL_ADVANCE
+
+
+def hover_lines(node: GraphNode) -> list[str]:
+    """Give everything that is known of a node, one fact a line, uncut."""
+    facts = [node.label.strip() or NO_NAME, node.type_name]
+    if node.size_bytes is not None:
+        facts.append(exact_bytes(node.size_bytes))
+    return [printable(fact) for fact in (*facts, *node.detail) if fact.strip()]
+
+
+def node_words(node: GraphNode) -> str:
+    """Say a box in words, for who cannot see it."""
+    size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
+    facts = (node.label.strip() or NO_NAME, node.type_name, size, ROLE_WORDS[node.role])
+    return printable(", ".join(fact for fact in facts if fact.strip()))
+
+
+def graph_words(graph: Graph) -> str:
+    """Say what a graph is about in a sentence, for who cannot see it."""
+    roots = [node.label for node in graph.nodes if node.role == "root"]
+    targets = [node.label for node in graph.nodes if node.role == "target"]
+    what = f"{len(graph.nodes)} boxes, {len(graph.edges)} arrows"
+    if roots and targets:
+        more = f" and {len(roots) - 3} more" if len(roots) > 3 else ""
+        what += f"; {', '.join(roots[:3])}{more} down to {targets[0]}"
+    return printable(f"{graph.title or 'Graph'}: {what}")
