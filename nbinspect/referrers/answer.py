@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import time
 from typing import Any, NamedTuple
 
 import torch
 
+from nbinspect import _torch
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labels import short_name
-from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.native import Reference, node_cap, walk
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.chains import Narrator
 from nbinspect.referrers.mends import mend
 from nbinspect.referrers.records import Chain, ReferenceReport
 from nbinspect.render.format import bytes_text
-from nbinspect.tensors import class_name, describe, is_node, is_tensor, looking
+from nbinspect.tensors import (
+    class_name,
+    describe,
+    is_node,
+    is_tensor,
+    looking,
+    storage_bytes,
+    tensors_and_nodes,
+)
 
 IMMORTAL = (type(None), bool, type(Ellipsis), type(NotImplemented))
 MOST_CHAINS = 12
@@ -93,12 +103,6 @@ def _targets(box: list[Any]) -> list[Any]:
     """Give the object, or all that looks into a storage."""
     if not isinstance(box[0], torch.UntypedStorage):
         return [box[0]]  # a list of its own, since the search empties it
-    import gc
-
-    from nbinspect import _torch
-    from nbinspect.heapgraph.native import node_cap, walk
-    from nbinspect.tensors import tensors_and_nodes
-
     handle = _torch.handle(box[0])
     found = walk(tensors_and_nodes(gc.get_objects()), node_cap()).found.values()
     sharing = [one for one in found if is_tensor(one) and _handle(one) == handle]
@@ -106,8 +110,6 @@ def _targets(box: list[Any]) -> list[Any]:
 
 
 def _handle(tensor: Any) -> int | None:
-    from nbinspect import _torch
-
     try:
         return _torch.handle(tensor.untyped_storage())
     except (RuntimeError, NotImplementedError):
@@ -227,7 +229,7 @@ def _verdict(python: int, native: int, collectable: bool, uncollectable: bool) -
             f"{python} Python reference{'s' * (python > 1)} not visible to gc (a running "
             "expression, or C code)."
         )
-    return "All references are explained."
+    return ""
 
 
 def _description(value: Any) -> str:
@@ -240,8 +242,6 @@ def _description(value: Any) -> str:
 
 
 def _size(value: Any) -> int | None:
-    try:
-        storage = value if isinstance(value, torch.UntypedStorage) else value.untyped_storage()
-        return int(storage.nbytes()) if is_tensor(value) or storage is value else None
-    except (RuntimeError, NotImplementedError, AttributeError):
-        return None
+    if isinstance(value, torch.UntypedStorage):
+        return int(value.nbytes())
+    return storage_bytes(value) if is_tensor(value) else None

@@ -16,7 +16,7 @@ from nbinspect.heapgraph.graph import Unexplained, leads_nowhere
 from nbinspect.heapgraph.index import HeapIndex
 from nbinspect.heapgraph.native import NativeWalk, Reference, node_cap, walk
 from nbinspect.heapgraph.roots import Root, roots
-from nbinspect.tensors import is_node, is_tensor, tensors_and_nodes
+from nbinspect.tensors import is_node, is_tensor, tensors_and_nodes, tensors_of_python
 
 WIDE = 24  # objects on one level; more are cheaper to find in an index of the whole heap
 FRAME_COST = 3
@@ -75,6 +75,17 @@ class Backward:
 
     def search(self) -> None:
         """Go up until the nearest roots are found, or all of them."""
+        self._search()
+        if any(self.unexplained(key).native > 0 for key in self.targets) and not self.notes:
+            self._walk_native(from_nodes=True)
+            self.parents.clear()
+            self.toward.clear()
+            self.hits.clear()
+            self.objects = {key: self.objects[key] for key in self.targets}
+            self.ours.add(id(self.objects))
+            self._search()
+
+    def _search(self) -> None:
         level, depth = list(self.objects.values()), 0
         while level and not self._is_done(depth):
             level = self._holders_of(level)
@@ -83,6 +94,12 @@ class Backward:
             depth += 1
         self.exhausted = not level
         self.hits.sort(key=lambda hit: hit.cost)
+
+    def one_level(self) -> None:
+        """Find the direct holders only."""
+        self._holders_of(list(self.objects.values()))
+        if any(self.unexplained(key).python > 0 for key in self.targets):
+            self._arrays()
 
     def close(self) -> None:
         """Let go of everything, even if an error's traceback still holds this search."""
@@ -168,15 +185,20 @@ class Backward:
                 held = (key for key in map(id, gc.get_referents(holder)) if key in wanted)
                 yield from ((holder, key) for key in held)
 
-    def _walk_native(self) -> None:
-        """Learn what torch holds from C++, once, when the first tensor or node is met."""
-        if self._native is not None:
+    def _walk_native(self, *, from_nodes: bool = False) -> None:
+        """Learn what torch holds from C++, once, when the first tensor or node is met.
+
+        Args:
+            from_nodes: begin at autograd nodes too, for a graph that only a node's own name keeps;
+                finding those takes far longer than finding tensors.
+        """
+        if self._native is not None and not from_nodes:
             return
-        seeds = tensors_and_nodes(gc.get_objects())
+        seeds = tensors_and_nodes(gc.get_objects()) if from_nodes else tensors_of_python()
         native = self._native = walk(seeds, node_cap())
         self.ours |= {id(native.found), id(native.references), id(native.links), id(seeds)}
-        links = [reference for reference, _ in native.links]
-        for reference in (*native.references, *links):
+        self._native_holders.clear()
+        for reference in (*native.references, *(reference for reference, _ in native.links)):
             self._native_holders[reference.child].append(reference)
         if not native.complete:
             self.notes.append("the autograd graph is larger than can be walked safely")

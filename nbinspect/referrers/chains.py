@@ -8,7 +8,7 @@ from nbinspect.heapgraph.labels import Label, LruCache, Reader, short_name
 from nbinspect.heapgraph.native import Reference
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
-from nbinspect.tensors import class_name, describe, is_node, is_tensor
+from nbinspect.tensors import class_name, describe, is_node, is_tensor, storage_bytes
 
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
 MOST_NODES = 6  # of a run of autograd nodes; those in its middle are left out
@@ -132,10 +132,3 @@ def _runs_of_nodes(path: list[Reference]) -> list[int]:
             runs[start:number] = [number - start] * (number - start)
             start = number + 1
     return runs
-
-
-def _size(tensor: Any) -> int | None:
-    try:
-        return int(tensor.untyped_storage().nbytes())
-    except (RuntimeError, NotImplementedError):
-        return None

@@ -17,7 +17,6 @@ def mend(chain: Chain, name: str) -> tuple[str, str]:
         chain: references from a root down to the object.
         name: the object itself, as the user wrote it.
     """
-    edges = {link.edge for link in chain.links}
     first = chain.links[0].label
     if chain.root.startswith("cycle"):
         return "", ""
@@ -26,7 +25,7 @@ def mend(chain: Chain, name: str) -> tuple[str, str]:
             return found
     if not _is_code(first):
         return f"It goes when {first} ends or lets go of it.", ""
-    if edges & {"saved_tensor", "variable"} or _through_graph(chain):
+    if _through_graph(chain):
         return _graph(first)
     if chain.links[-1].edge == "grad":
         holder = chain.links[-2].label if len(chain.links) > 1 else name

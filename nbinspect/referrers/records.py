@@ -55,7 +55,7 @@ class ReferenceReport(Record):
         n_references: references to it, from Python and from C++, the search's own left out.
         n_explained: those whose holder was found.
         complete: all are explained, and the search was not cut short.
-        verdict: one sentence on completeness.
+        verdict: what is not explained, or what kind of cycle it is; "" if there is nothing to say.
         collectable: only a cycle keeps it, and ``gc.collect()`` would free it.
         uncollectable: only a cycle through C++ keeps it, which no collector frees.
         mend: how to let go: a sentence with a line of code in backquotes.

@@ -60,8 +60,10 @@ def _headline(report: ReferenceReport) -> tuple[Span, ...]:
 
 
 def _proof(report: ReferenceReport) -> tuple[Span, ...]:
-    count = f"{report.n_explained} of {report.n_references} references explained. "
-    return (count if report.n_references else "", report.verdict)
+    count = f"{report.n_explained} of {report.n_references} references explained."
+    return (
+        " ".join(part for part in (count if report.n_references else "", report.verdict) if part),
+    )
 
 
 def _chains(report: ReferenceReport) -> Iterator[Block]:
