@@ -93,7 +93,11 @@ class Narrator:
         value = self._search.objects[key]
         if is_tensor(value):
             return Link(
-                text, edge, f"{class_name(type(value))} {describe(value)}", _size(value), key
+                text,
+                edge,
+                f"{class_name(type(value))} {describe(value)}",
+                storage_bytes(value),
+                key,
             )
         kind = str(value.name()) if is_node(value) else class_name(type(value))
         return Link(text, edge, kind, None, key)

@@ -40,8 +40,8 @@ def unfold(
     del target
     with collector_paused(), looking():
         for wanted, type_name in path:
-            box[0] = _holder(box[0], wanted, type_name)
-        search = Backward([box[0]], every_root=True, budget_s=2.0)
+            box.append(_holder(box.pop(), wanted, type_name))
+        search = Backward([box.pop()], every_root=True, budget_s=2.0)
         try:
             search.one_level()
             return _boxes(search, key)
@@ -51,6 +51,7 @@ def unfold(
 
 def _holder(value: Any, wanted: int, type_name: str) -> Any:
     search = Backward([value], every_root=True, budget_s=2.0)
+    del value
     try:
         search.one_level()
         found = search.objects.get(wanted, search.root_objects.get(wanted))
@@ -72,12 +73,11 @@ def _boxes(
         nodes.append(node)
         edges.append(edge)
         ids.append((reference.parent, name))
-    if more := len(references) - MOST_HOLDERS:
-        if more > 0:
-            stub = f"{key}/more"
-            nodes.append(GraphNode(stub, f"{more} more", "", "stub"))
-            edges.append(GraphEdge(stub, key))
-            ids.append((0, ""))
+    more = len(references) - MOST_HOLDERS
+    if more > 0:
+        nodes.append(GraphNode(f"{key}/more", f"{more} more", "", "stub"))
+        edges.append(GraphEdge(f"{key}/more", key))
+        ids.append((0, ""))
     return tuple(nodes), tuple(edges), tuple(ids)
 
 
@@ -92,9 +92,9 @@ def _box(
         node = GraphNode(own, frame.label, "running call", "root", "FRAME")
         return node, GraphEdge(own, key, f"variable {name}"), ""
     root = search.roots.get(reference.parent)
-    holder = search.objects.get(reference.parent, search.root_objects.get(reference.parent))
+    holder: Any = search.objects.get(reference.parent, search.root_objects.get(reference.parent))
     label = root.label if root is not None else Label("")
-    step = reader.step(label, holder, child, reference.slot, lambda value: short_name(value))
+    step = reader.step(label, holder, child, reference.slot, short_name)
     kind = class_name(type(holder))
     if root is not None:
         node = GraphNode(own, step.label.text, "variable", "root", "VARIABLE")
