@@ -11,7 +11,7 @@ import functools
 import types
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -39,12 +39,14 @@ class Label:
             of hooks; ``closure``: a function's cells.
         extra: names of a closure's cells.
         joint: what stands before the name of an attribute.
+        container: the built-in type of the container that it is an item of, "" if of none.
     """
 
     text: str
     context: str = ""
     extra: tuple[str, ...] = ()
     joint: str = "."
+    container: str = ""
 
 
 class Step(NamedTuple):
@@ -83,7 +85,9 @@ class Reader:
             if label.context == "closure":
                 return _variable(label, parent, child)
             if isinstance_of(parent, *CONTAINERS):
-                return _item_step(label, self.place(label, parent, child), child, name_of)
+                found = _item_step(label, self.place(label, parent, child), child, name_of)
+                kind = next(one for one in CONTAINERS if isinstance_of(parent, one))
+                return Step(found.edge, replace(found.label, container=kind.__name__))
             if type(parent) is LruCache:
                 return _cached(parent, child)
             for part, found in _parts(parent, label):
