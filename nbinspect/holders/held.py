@@ -11,8 +11,9 @@ from typing import Any
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import HeapGraph, collector_paused
-from nbinspect.heapgraph.labels import Label, short_name
+from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import UNPACK, Reference
+from nbinspect.heapgraph.parts import Label
 from nbinspect.holders.search import Search, State
 from nbinspect.holders.tags import KINDS
 from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
