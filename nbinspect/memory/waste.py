@@ -6,7 +6,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
-from typing import NamedTuple
 
 from nbinspect.holders import Claim, HeldStorage
 from nbinspect.memory.holdings import ITEM, item_range
@@ -16,13 +15,6 @@ from nbinspect.render.format import bytes_text, percent
 SMALLEST = 64 << 10  # less than this is not worth a sentence
 SMALL_PART = 0.1  # a view that uses less of its storage than this wastes the rest
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
-
-
-class Finding(NamedTuple):
-    """What a rule says of one storage: rule and place make the group, text makes the sentence."""
-
-    place: str
-    size_bytes: int
 
 
 def wasted(storages: Iterable[HeldStorage], device: str) -> tuple[Waste, ...]:
