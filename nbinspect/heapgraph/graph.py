@@ -13,8 +13,8 @@ import numpy as np
 
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.index import HeapIndex
-from nbinspect.heapgraph.labels import own_dict
 from nbinspect.heapgraph.native import Reference, node_cap, walk
+from nbinspect.heapgraph.objects import own_dict
 from nbinspect.heapgraph.roots import Root, roots
 from nbinspect.tensors import class_dict, is_node, is_tensor, tensors_and_nodes
 

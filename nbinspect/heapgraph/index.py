@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 BLOCK = 64  # objects that share an entry; asking for each alone takes twice as long
 FILTER_BITS = 20
+MOST_SCANS = 40  # together they take about as long as sorting
 
 
 class HeapIndex:
@@ -34,25 +35,41 @@ class HeapIndex:
         self._children = np.concatenate(children)
         self._ends = np.cumsum([len(block) for block in children[1:]])
         self._hashes = _hash(self._children)
+        self._n_asked = 0
+        self._order: NDArray[np.int64] | None = None
 
     def holders(self, ids: NDArray[np.int64]) -> Iterator[tuple[Any, int]]:
         """Yield (holder, id of what it holds) for each reference to one of `ids`."""
-        wanted = np.sort(ids)
-        if not len(wanted):
-            return
-        may_be = np.zeros(1 << FILTER_BITS, np.bool_)
-        may_be[_hash(wanted)] = True
-        places = np.flatnonzero(may_be[self._hashes])
-        found = self._children[places]
-        nearest = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
-        sure = wanted[nearest] == found
-        blocks = np.unique(np.searchsorted(self._ends, places[sure], side="right"))
+        self._n_asked += 1
+        places = self._scanned(ids) if self._n_asked <= MOST_SCANS else self._looked_up(ids)
+        blocks = np.unique(np.searchsorted(self._ends, places, side="right"))
         asked = set(ids.tolist())
         for start in (blocks * BLOCK).tolist():
             for holder in self.objects[start : start + BLOCK]:
                 for child in map(id, gc.get_referents(holder)):
                     if child in asked:
                         yield holder, child
+
+    def _scanned(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find the places of references to `ids` by a pass over all references."""
+        wanted = np.sort(ids)
+        may_be = np.zeros(1 << FILTER_BITS, np.bool_)
+        may_be[_hash(wanted)] = True
+        places = np.flatnonzero(may_be[self._hashes])
+        found = self._children[places]
+        nearest = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
+        sure: NDArray[np.int64] = places[wanted[nearest] == found]
+        return sure
+
+    def _looked_up(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Find them in sorted order, which pays once there are many questions: a deep structure."""
+        if self._order is None:
+            self._order = np.argsort(self._children, kind="stable")
+            self._children = self._children[self._order]
+        start = np.searchsorted(self._children, ids, side="left")
+        end = np.searchsorted(self._children, ids, side="right")
+        runs = [self._order[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
+        return np.concatenate([np.empty(0, np.int64), *runs])
 
     def untracked(self, *kinds: type) -> list[Any]:
         """List the values of these types that tracked objects hold, for types like ndarray.

@@ -112,9 +112,12 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
     nodes = sorted((one for one in seeds if not is_tensor(one)), key=id)
     result = NativeWalk({id(one): one for one in tensors})
     wrapped = set(map(id, nodes))
-    todo, n_nodes, n_wrapped = deque(tensors + nodes), 0, len(nodes)
-    seen = set()
-    while todo:
+    todo, n_nodes, n_wrapped = deque(tensors), 0, len(nodes)
+    seen = set[int]()
+    while todo or nodes:
+        if not todo:  # last: which nodes have wrappers depends on the walks before this one
+            todo.extend(nodes)
+            nodes = []
         value = todo.popleft()
         if id(value) in seen:
             continue

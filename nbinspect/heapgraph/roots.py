@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbinspect import notebook
-from nbinspect.heapgraph.labels import Label, own_dict
+from nbinspect.heapgraph.objects import own_dict
+from nbinspect.heapgraph.parts import Label
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import HeapGraph, collector_paused
 from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import UNPACK, Reference
+from nbinspect.heapgraph.parts import Label
 from nbinspect.holders.search import Search, State
 from nbinspect.holders.tags import KINDS
 from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
@@ -33,11 +34,13 @@ class Claim:
         kind: the kind of holder, one of `KINDS`.
         owner: its name, read from the root.
         why: what saved it, or why it is in a cycle; "" if the kind says it all.
+        container: the built-in type whose item the owner is, e.g. "list"; "" if it is none's.
     """
 
     kind: str
     owner: str
     why: str = ""
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,7 +183,8 @@ class _Taker:
             kind = search.kind_after(state, reference)
             if kind == "HOOK" and State(reference.child, kind) not in search.arrivals:
                 continue
-            claim = Claim(kind, self._owner(state, reference, kind), self._why(state, reference))
+            label = self._owner(state, reference, kind)
+            claim = Claim(kind, label.text, self._why(state, reference), label.container)
             whole = _wholeness(self._graph.objects[reference.child])
             rank = (ORDER[kind], _naming(parent_kind), *whole, search.arrivals[state].cost)
             if claim not in found or rank < found[claim]:
@@ -195,17 +199,17 @@ class _Taker:
                 rank = (ORDER[kind], 0, *_wholeness(tensor), arrival.cost)
                 found[Claim(kind, short_name(tensor), why)] = rank
 
-    def _owner(self, state: State, reference: Reference, kind: str) -> str:
+    def _owner(self, state: State, reference: Reference, kind: str) -> Label:
         search = self._search
         if kind == "SAVED_FOR_BACKWARD":
             anchor = search.arrivals[state].anchor
             if anchor is not None:
-                return search.label(anchor).text
+                return search.label(anchor)
         if kind == "CYCLE":
             start = search.start_of(state)
             if self._reasons.get(start.key) == UNCOLLECTABLE:
-                return search.label(start).text
-        return search.label_after(state, reference).text
+                return search.label(start)
+        return search.label_after(state, reference)
 
     def _why(self, state: State, reference: Reference) -> str:
         search = self._search

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nbinspect import notebook
 from nbinspect.heapgraph.graph import HeapGraph
-from nbinspect.heapgraph.labels import Label, Reader, has_dict, isinstance_of
+from nbinspect.heapgraph.labels import Reader
 from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.objects import has_dict, isinstance_of
+from nbinspect.heapgraph.parts import Label
 from nbinspect.holders.tags import module_parts, tags
 from nbinspect.tensors import is_node, is_tensor, is_wrapper
 
 TRANSPARENT = (dict, list, tuple, set, frozenset)
 FRAME_COST = 3
+LONGEST_NAME = 400
 PART_COST = 20  # for a name of a module that is part of another: `block`, left over from a loop
 
 
@@ -203,7 +207,8 @@ class Search:
             name = self.graph.frame_variable(reference)
             return Label(f"{label.text}, variable {name}")
         parent, child = objects[state.key], objects[reference.child]
-        return self._reader.step(label, parent, child, self._slot(reference), self._name_of).label
+        found = self._reader.step(label, parent, child, self._slot(reference), self._name_of).label
+        return found if len(found.text) <= LONGEST_NAME else replace(found, text=_cut(found.text))
 
     def start_of(self, state: State) -> State:
         """Follow the best way back to where it begins."""
@@ -232,6 +237,12 @@ class Search:
                 name = self.label(state).text
                 return None if name.endswith(", a key") else name
         return None
+
+
+def _cut(name: str) -> str:
+    """Shorten a name in the middle, since both its ends tell where to look."""
+    kept = LONGEST_NAME // 2 - 1
+    return f"{name[:kept]}…{name[-kept:]}"
 
 
 def _native_kind(kind: str, slot: str) -> str:

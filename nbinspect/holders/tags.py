@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from nbinspect.heapgraph.labels import instance_dict, isinstance_of, own_dict
+from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_dict
 from nbinspect.tensors import is_tensor
 
 KINDS = (

@@ -156,6 +156,7 @@ def _memwatch_options(magic: str) -> Options:
             {magic} --top 20          # longer tables
             {magic} -o report         # keep the record as report
             {magic} --exact           # on the CPU, count kernel workspaces too; slower
+            {magic} --eager           # look into compiled functions, by running them eagerly
 
         In Python: with nbinspect.memwatch() as w: ..., then w.report.
         """,
@@ -166,6 +167,9 @@ def _memwatch_options(magic: str) -> Options:
     options.add_argument(
         "--exact", action="store_true", help="ask torch's profiler for every allocation"
     )
+    options.add_argument(
+        "--eager", action="store_true", help="run compiled functions eagerly, to see inside"
+    )
     add_output(options)
     return options
 
@@ -173,7 +177,7 @@ def _memwatch_options(magic: str) -> Options:
 def _memwatch(options: argparse.Namespace) -> Watch:
     import nbinspect
 
-    watch: Watch = nbinspect.memwatch(exact=options.exact, top=options.top)
+    watch: Watch = nbinspect.memwatch(exact=options.exact, eager=options.eager, top=options.top)
     return watch
 
 

@@ -11,6 +11,8 @@ from nbinspect.records import Holding
 
 ITEM = re.compile(r"\[(\d+)\]")
 TOGETHER = {"SAVED_FOR_BACKWARD", "HOOK", "DATALOADER"}  # nobody made these items one by one
+SAVED_BY = "saved by "
+N_NODES = 3  # kinds of autograd node that a note names
 LONGEST_LIST = 8  # items of one list that are shown one by one
 
 
@@ -68,12 +70,20 @@ def item_range(names: list[str]) -> str:
 
 
 def _note(group: list[HeldStorage]) -> str:
-    """Say what the group is: one tensor's shape, or what saved most of it."""
+    """Say what the group is: one tensor's shape, or what saved it, the most bytes first."""
     reasons: dict[str, int] = defaultdict(int)
     for one in group:
         reasons[one.claims[0].why] += one.size_bytes
-    reason = max(reasons, key=lambda why: reasons[why])
-    if len([why for why in reasons if why]) > 1 and reason.startswith("saved by"):
-        reason = f"most {reason}"
+    ranked = sorted(reasons, key=lambda why: -reasons[why])
+    nodes = [why.removeprefix(SAVED_BY) for why in ranked if why.startswith(SAVED_BY)]
+    others = [why for why in ranked if why and not why.startswith(SAVED_BY)]
+    if len(group) > 1:
+        others = [why.replace("a leaf of", "leaves of") for why in others]
     shape = group[0].tensor if len(group) == 1 else ""
-    return ", ".join(part for part in (shape, reason) if part)
+    return ", ".join(part for part in (shape, _saved_by(nodes), *others[:2]) if part)
+
+
+def _saved_by(nodes: list[str]) -> str:
+    shown, n_more = nodes[:N_NODES], len(nodes) - N_NODES
+    more = f" and {n_more} more" if n_more > 0 else ""
+    return f"{SAVED_BY}{', '.join(shown)}{more}" if shown else ""

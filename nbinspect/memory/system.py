@@ -43,16 +43,23 @@ def host_memory() -> HostMemory:
     Source: psutil; cgroup v2 ``memory.max`` and v1 ``memory.limit_in_bytes``; ``MEM_LIMIT``,
     which JupyterHub and Binder set.
     """
-    ram = _reading(psutil.virtual_memory)
-    limit, used, note = _cgroup()
+    mine = process_bytes()
+    limits = []
+    limit, used = _cgroup()
+    if limit is not None:
+        limits.append(HostMemory(limit, "the container's limit", used, mine))
     hub = _number(os.environ.get("MEM_LIMIT", ""))
-    if isinstance(ram, Unavailable):
-        return HostMemory(ram, "", ram, process_bytes())
-    if hub is not None and hub < min(limit or ram.total, ram.total):
-        return HostMemory(hub, "the hub's limit", process_bytes(), process_bytes())
-    if limit is not None and limit < ram.total:
-        return HostMemory(limit, note, used, process_bytes())
-    return HostMemory(ram.total, "the machine's RAM", ram.total - ram.available, process_bytes())
+    if hub:
+        limits.append(HostMemory(hub, "the hub's limit", mine, mine))
+    ram = _reading(psutil.virtual_memory)
+    if not isinstance(ram, Unavailable):
+        in_use = ram.total - ram.available
+        limits.append(HostMemory(ram.total, "the machine's RAM", in_use, mine))
+    return min(limits, key=_total, default=HostMemory(ram, "", ram, mine))
+
+
+def _total(host: HostMemory) -> int:
+    return host.total_bytes if isinstance(host.total_bytes, int) else 0
 
 
 def process_bytes() -> Reading:
@@ -73,16 +80,21 @@ def _number(text: str) -> int | None:
     return int(text) if text.strip().isdigit() else None
 
 
-def _cgroup() -> tuple[int | None, Reading, str]:
-    """Give (limit, used, what limit that is) of this process's cgroup; no limit is None."""
+def _cgroup() -> tuple[int | None, Reading]:
+    """Give (limit, used) of this process's cgroup; no limit is None."""
     for limit_file, used_file in _cgroup_files():
-        with suppress(OSError):
-            limit = _number(limit_file.read_text())
-            if limit is not None and limit < UNLIMITED:
-                used = _number(used_file.read_text())
-                missing = Unavailable(f"{used_file} holds no number")
-                return limit, missing if used is None else used, "the container's limit"
-    return None, Unavailable("no cgroup limit"), ""
+        limit = _file_number(limit_file)
+        if isinstance(limit, int) and limit < UNLIMITED:
+            return limit, _file_number(used_file)
+    return None, Unavailable("no cgroup limit")
+
+
+def _file_number(file: Path) -> Reading:
+    try:
+        number = _number(file.read_text())
+    except (OSError, UnicodeDecodeError) as error:
+        return Unavailable(f"{file} cannot be read: {error}")
+    return Unavailable(f"{file} holds no number") if number is None else number
 
 
 @cache

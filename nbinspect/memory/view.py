@@ -101,6 +101,10 @@ def _capacity(device: DeviceMemory) -> Bar:
             ("cached", _cached(device), "CACHED"),
             ("other processes", device.others_bytes, "OTHERS"),
         ]
+    if not any(isinstance(size, int) for _, size, _ in parts):
+        reason = next(size.reason for _, size, _ in parts if isinstance(size, Unavailable))
+        total = f"{bytes_text(device.total_bytes)}, {device.total_note}"
+        return Bar(label, (), None, f"{total}; what is used of it is not known: {reason}")
     segments = tuple(Segment(name, n, look) for name, n, look in parts if isinstance(n, int) and n)
     note = f"of {bytes_text(device.total_bytes)}, {device.total_note}"
     return Bar(label, segments, device.total_bytes, note)

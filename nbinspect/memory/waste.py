@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from itertools import takewhile
 
-from nbinspect.holders import HeldStorage
+from nbinspect.holders import Claim, HeldStorage
 from nbinspect.memory.holdings import ITEM, item_range
 from nbinspect.memory.records import Waste
 from nbinspect.render.format import bytes_text, percent
@@ -15,13 +15,6 @@ from nbinspect.render.format import bytes_text, percent
 SMALLEST = 64 << 10  # less than this is not worth a sentence
 SMALL_PART = 0.1  # a view that uses less of its storage than this wastes the rest
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
-
-
-class Finding(NamedTuple):
-    """What a rule says of one storage: rule and place make the group, text makes the sentence."""
-
-    place: str
-    size_bytes: int
 
 
 def wasted(storages: Iterable[HeldStorage], device: str) -> tuple[Waste, ...]:
@@ -50,9 +43,19 @@ def _small_views(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
         if lost < SMALLEST or one.used_bytes > one.size_bytes * SMALL_PART or one.only:
             continue
         share = percent(one.used_bytes / one.size_bytes)
-        mend = f"{owner} = {owner}.clone()" if is_assignable(owner) else ""
+        mend = _copied(one.claims[0])
         what = f"`{owner}` uses {share} of the {bytes_text(one.size_bytes)} it keeps"
         yield Waste(f"{what}: it is a view of a larger tensor", mend, lost, device)
+
+
+def _copied(claim: Claim) -> str:
+    """Give the line that puts a copy in a view's place."""
+    owner = claim.owner
+    if not is_assignable(owner):
+        return ""
+    if claim.kind == "PARAMETER":  # the parameter itself must stay
+        return f"{owner}.data = {owner}.data.clone()"
+    return "" if claim.container == "tuple" else f"{owner} = {owner}.clone()"
 
 
 def _kept_graphs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
@@ -66,12 +69,21 @@ def _kept_graphs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
         if len(owners) < 2:
             continue
         items, whole = item_range(sorted(owners, key=_numbers)), name.partition("[#]")[0]
-        simple = name == f"{whole}[#]" and is_assignable(whole)
-        mend = f"{whole} = [one.detach() for one in {whole}]" if simple else ""
+        container = group[0].claims[0].container if name == f"{whole}[#]" else ""
+        mend = _detached(whole, container) if is_assignable(whole) else ""
         what = (
             f"`{items}` keep the graphs that made them; from now on append `.item()` or `.detach()`"
         )
         yield Waste(what, mend, size, device)
+
+
+def _detached(whole: str, container: str) -> str:
+    """Give the line that cuts off the graphs of a container's tensors."""
+    if container == "dict":
+        return f"{whole} = {{key: one.detach() for key, one in {whole}.items()}}"
+    if container == "deque":
+        return f"{whole} = type({whole})([one.detach() for one in {whole}], {whole}.maxlen)"
+    return f"{whole} = [one.detach() for one in {whole}]" if container == "list" else ""
 
 
 def _numbers(name: str) -> list[int]:
@@ -109,7 +121,7 @@ def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
             mend = "import sys; sys.last_traceback.tb_next = None"
             yield Waste("only the last error's traceback keeps this", mend, size, device)
         else:
-            mend = f"{name} = {name}.with_traceback(None)" if is_assignable(name) else ""
+            mend = f"{name}.__traceback__ = None" if is_assignable(name) else ""
             yield Waste(
                 f"only the traceback of the error in `{name}` keeps this", mend, size, device
             )
@@ -149,12 +161,21 @@ def _frozen_gradients(storages: list[HeldStorage], device: str) -> Iterator[Wast
     if size >= SMALLEST:
         owner = frozen[0].claims[0].owner
         more = f" and {len(frozen) - 1} more" if len(frozen) > 1 else ""
-        mend = f"{owner} = None" if is_assignable(owner) and len(frozen) == 1 else ""
-        if not mend:
-            model = owner.partition(".")[0]
-            mend = f"for p in {model}.parameters(): p.grad = p.grad if p.requires_grad else None"
+        mend = _without_gradients([one.claims[0].owner for one in frozen])
         what = f"`{owner}`{more}: gradients of parameters that are frozen now"
         yield Waste(what, mend, size, device)
+
+
+def _without_gradients(owners: list[str]) -> str:
+    """Give the line that drops gradients: one by one if they are few, else of their whole model."""
+    if len(owners) <= 2 and all(map(is_assignable, owners)):
+        return " = ".join([*owners, "None"])
+    parts = [owner.split(".")[:-2] for owner in owners]
+    columns = takewhile(lambda column: len(set(column)) == 1, zip(*parts, strict=False))
+    model = ".".join(takewhile(lambda part: not part.isdigit(), (part for part, *_ in columns)))
+    if not is_assignable(model):
+        return ""
+    return f"for p in {model}.parameters(): p.grad = p.grad if p.requires_grad else None"
 
 
 def _orphaned_parameters(storages: list[HeldStorage], device: str) -> Iterator[Waste]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from nbinspect.heapgraph.labels import Label, LruCache, Reader, short_name
+from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.parts import Label
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
 from nbinspect.tensors import class_name, describe, is_node, is_tensor, storage_bytes

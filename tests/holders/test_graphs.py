@@ -24,7 +24,7 @@ del hidden
             ("VARIABLE", "losses[1]"): 4,
             ("VARIABLE", "losses[2]"): 4,
         },
-        also={"losses[0..2]": "saved by"},
+        also={"losses[0..2]": "MulBackward0"},
     ),
     Planted(
         "graphs kept in other places",

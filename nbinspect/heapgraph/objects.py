@@ -1,0 +1,57 @@
+"""Objects looked at from outside: whatever methods they have, none of them runs."""
+
+from __future__ import annotations
+
+import gc
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from nbinspect.tensors import class_dict, is_tensor, mro
+
+DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
+
+
+def isinstance_of(value: object, *kinds: type) -> bool:
+    """Like ``isinstance``, but asks the type alone: ``__class__`` may be the user's code."""
+    return issubclass(type(value), kinds)
+
+
+def instance_dict(value: Any) -> dict[str, Any] | None:
+    """Give an instance's attributes, without running a ``__getattr__`` or property of its own."""
+    return None if isinstance_of(value, type, types.ModuleType) else own_dict(value)
+
+
+def has_dict(value: Any) -> bool:
+    """Say whether an object has attributes of its own, without asking it."""
+    return any("__dict__" in class_dict(base) for base in mro(type(value)))
+
+
+def own_dict(value: Any) -> dict[str, Any] | None:
+    """Give a module's or an instance's ``__dict__``, without running code of its own."""
+    for base in mro(type(value)):
+        slot = class_dict(base).get("__dict__")
+        if slot is not None:  # a property of the user's is left alone
+            own = slot.__get__(value) if type(slot) in DESCRIPTORS else None
+            return own if type(own) is dict else None
+    return None
+
+
+def slots(value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of an instance's slots, and of a tensor's hooks."""
+    if is_tensor(value):
+        names = ("_backward_hooks", "_post_accumulate_grad_hooks")
+        yield from ((name, getattr(value, name, None)) for name in names)
+        return
+    for kind in mro(type(value)):
+        for name, slot in list(class_dict(kind).items()):
+            if type(slot) is types.MemberDescriptorType:
+                try:
+                    yield name, slot.__get__(value)
+                except AttributeError:  # not set
+                    continue
+
+
+def referents(value: Any) -> list[Any]:
+    """List what Python's collector sees that an object refers to."""
+    return gc.get_referents(value)

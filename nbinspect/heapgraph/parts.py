@@ -1,0 +1,156 @@
+"""What a holder that is no container holds, and how each part of it reads."""
+
+from __future__ import annotations
+
+import functools
+import types
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from nbinspect import notebook
+from nbinspect.heapgraph.objects import instance_dict, isinstance_of, referents, slots
+from nbinspect.tensors import class_dict, mro
+
+MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """The name of an object, as reached along one path.
+
+    Attributes:
+        text: what is read.
+        context: how its own parts are named: "" by its type; ``names``: a namespace;
+            ``attributes``: an instance's dictionary; ``module attributes``: that of an
+            ``nn.Module``; ``members``: its ``_parameters`` and the like; ``hooks``: a dictionary
+            of hooks; ``closure``: a function's cells.
+        extra: names of a closure's cells, or of the attribute that is a dictionary of hooks.
+        joint: what stands before the name of an attribute.
+        container: the built-in type of the container that it is an item of, "" if of none.
+    """
+
+    text: str
+    context: str = ""
+    extra: tuple[str, ...] = ()
+    joint: str = "."
+    container: str = ""
+
+
+class Step(NamedTuple):
+    """How one reference is read: the kind of edge, and the label of the object it leads to."""
+
+    edge: str
+    label: Label
+
+
+def parts(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
+    """Yield what a holder that is no container holds, each with its step."""
+    yield from _special_parts(parent, label.text, label.text + label.joint)
+    yield from _attributes(parent, label)
+
+
+def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, Step]]:
+    """Name the parts of the interpreter's own kinds of object."""
+    if isinstance_of(parent, types.FunctionType):
+        names = parent.__code__.co_freevars
+        yield parent.__closure__, Step("cell", Label(text, "closure", names))
+        yield parent.__defaults__, Step("item", Label(f"{text}, default argument"))
+        yield parent.__kwdefaults__, Step("item", Label(f"{text}, default argument"))
+    elif isinstance_of(parent, types.CellType):
+        yield parent.cell_contents, Step("cell", Label(text))
+    elif isinstance_of(parent, types.MethodType):
+        yield parent.__self__, Step("attribute", Label(f"{dotted}__self__"))
+        yield parent.__func__, Step("attribute", Label(text))
+    elif isinstance_of(parent, np.ndarray):  # of objects
+        for index, value in zip(np.ndindex(parent.shape), parent.flat, strict=True):
+            yield value, Step("item", Label(f"{text}[{', '.join(map(str, index))}]"))
+    elif isinstance_of(parent, functools.partial):
+        yield parent.func, Step("attribute", Label(f"{dotted}func"))
+        yield parent.args, Step("item", Label(f"{dotted}args"))
+        yield parent.keywords, Step("item", Label(f"{dotted}keywords"))
+    elif isinstance_of(parent, BaseException, types.TracebackType, types.FrameType):
+        yield from _error_parts(parent, text)
+    elif isinstance_of(parent, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
+        yield from _suspended_parts(parent, text)
+
+
+def _error_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+    if isinstance_of(parent, BaseException):
+        for name in ("__traceback__", "__cause__", "__context__", "args"):
+            shown = text if name == "__traceback__" else f"{text}.{name}"
+            yield getattr(parent, name), Step("exception", Label(shown))
+    elif isinstance_of(parent, types.TracebackType):
+        where = notebook.source_line(parent.tb_frame.f_code, parent.tb_lineno).label
+        shown = f"{text}, frame {parent.tb_frame.f_code.co_name}() {where}"
+        yield parent.tb_frame, Step("frame", Label(shown))
+        yield parent.tb_next, Step("frame", Label(text))
+    else:
+        yield from _locals(parent, text, "frame")
+        if parent.f_back is not None:
+            yield parent.f_back, Step("frame", Label(notebook.frame_label(parent.f_back)))
+        # A debugger or a traceback's printer may have left a dictionary of the same variables.
+        names = (part for part in referents(parent) if type(part) is dict)
+        yield from ((part, Step("frame", Label(text, "locals"))) for part in names)
+
+
+def _suspended_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
+    prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr"}.get(type(parent), "ag")
+    frame = getattr(parent, f"{prefix}_frame")
+    if frame is not None:
+        kind = {"gi": "generator", "cr": "coroutine", "ag": "async generator"}[prefix]
+        where = notebook.source_line(frame.f_code, frame.f_lineno).label
+        shown = f"{text}, {kind} {frame.f_code.co_name}() {where}"
+        yield from _locals(frame, shown, "generator")
+        yield frame, Step("generator", Label(shown))
+        inner = {"gi": "gi_yieldfrom", "cr": "cr_await", "ag": "ag_await"}[prefix]
+        yield getattr(parent, inner), Step("generator", Label(text))
+
+
+def _locals(frame: types.FrameType, text: str, edge: str) -> Iterator[tuple[Any, Step]]:
+    for name, value in notebook.frame_locals(frame).items():
+        yield value, Step(edge, Label(f"{text}, variable {name}"))
+
+
+def _attributes(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
+    """Name what instances and classes hold in their dictionary and slots."""
+    text = label.text
+    is_module = isinstance_of(parent, torch.nn.Module)
+    own = instance_dict(parent)
+    context = "module attributes" if is_module else "attributes"
+    holder = Label(text, context, joint=label.joint)
+    if own is not None:
+        yield own, Step("attribute", holder)
+        for key, value in list(own.items()):  # values kept inline, with no dictionary of their own
+            if isinstance(key, str):
+                yield value, Step("attribute", attribute(holder, key))
+    if isinstance_of(parent, type):
+        yield from _class_parts(parent, text)
+    for name, value in slots(parent):
+        yield value, Step("attribute", attribute(holder, name))
+    yield type(parent), Step("attribute", Label(f"type({text})"))
+
+
+def _class_parts(parent: type, text: str) -> Iterator[tuple[Any, Step]]:
+    for name, value in list(class_dict(parent).items()):
+        yield value, Step("attribute", Label(f"{text}.{name}"))
+    for base in mro(parent)[1:]:
+        yield base, Step("attribute", Label(text))
+    for name in ("__mro__", "__bases__"):
+        yield vars(type)[name].__get__(parent), Step("attribute", Label(text, "bases"))
+    # A class's dictionary cannot be asked for, only met; nothing else of a class is a dictionary.
+    for part in referents(parent):
+        if type(part) is dict:
+            yield part, Step("attribute", Label(text, "attributes"))
+
+
+def attribute(holder: Label, key: str) -> Label:
+    """Name an attribute of a holder; a module's own dictionaries and its hooks have no names."""
+    if holder.context == "module attributes" and key in MEMBER_DICTS:
+        return Label(holder.text, "members")
+    if "hooks" in key:
+        return Label(holder.text, "hooks", (key,))
+    return Label(f"{holder.text}{holder.joint}{key}")
