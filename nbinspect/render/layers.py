@@ -11,13 +11,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
 from nbinspect.blocks import Graph, GraphEdge
-from nbinspect.render.nodes import NARROW, box_size, edge_line, labels_edges
+from nbinspect.render.nodes import NARROW, box_size, edge_line, edge_width, labels_edges
 from nbinspect.render.placed import Arrow, Box, Placed, Point, arrow_head
 
 GAP_X, GAP_Y, MARGIN, BEND = 18.0, 46.0, 4.0, 14.0
 SWEEPS = 8
 LOOP = 16.0
 OWN_ENGINE = "nbinspect's own layout"
+
+Rect = tuple[float, float, float, float]
+LABEL_PLACES = (0.5, 0.3, 0.7, 0.15, 0.85)
 
 Slot = str | tuple[int, int]
 """A place in a layer: a node's key, or the bend of edge `n` in layer `m`."""
@@ -114,6 +117,7 @@ def place(graph: Graph, columns: int = NARROW, why: str = "") -> Placed:
     arrows = tuple(_arrows(graph, chains, boxes, centres, tops))
     width = max((box.x + box.width for box in boxes.values()), default=0.0)
     width = max([width, *(x for arrow in arrows for x, _ in arrow.line)])
+    total = max([total, *(y + MARGIN for arrow in arrows for _, y in arrow.line)])
     return Placed(
         tuple(boxes.values()), arrows, round(width + MARGIN, 1), total, columns, OWN_ENGINE, why
     )
@@ -183,15 +187,19 @@ def _centres(
         _spread(layer, dict.fromkeys(layer, 0.0), half, centres)
     for sweep in range(2 * SWEEPS):
         for layer in layers if sweep % 2 else layers[::-1]:
-            wishes = {
-                s: sum(centres[o] for o in others) / len(others)
-                if (others := [o for o in links.get(s, ()) if o != s])
-                else centres[s]
-                for s in layer
-            }
+            wishes = {slot: _wish(slot, links, centres) for slot in layer}
             _spread(layer, wishes, half, centres)
     left = min((centres[s] - half[s] for s in centres), default=0.0) - MARGIN
     return {slot: centre - left for slot, centre in centres.items()}
+
+
+def _wish(slot: Slot, links: Mapping[Slot, Sequence[Slot]], centres: Mapping[Slot, float]) -> float:
+    """Give where a slot would like to be; chains count more than what hangs on them."""
+    others = [other for other in links.get(slot, ()) if other != slot]
+    weights = [1 if len(links[other]) == 1 else 4 for other in others]
+    if not others:
+        return centres[slot]
+    return sum(w * centres[o] for w, o in zip(weights, others, strict=True)) / sum(weights)
 
 
 def _spread(
@@ -240,19 +248,21 @@ def _arrows(
     tops: Sequence[float],
 ) -> Iterator[Arrow]:
     labelled = labels_edges(graph)
+    taken: list[Rect] = []
     for n, chain in chains.items():
         edge = graph.edges[n]
-        has_label = labelled and bool(edge_line(edge))
         source, target = boxes[edge.source], boxes[edge.target]
         if source is target:
-            yield _loop(edge, source, has_label=has_label)
-            continue
-        bends = [(centres[s], tops[len(tops) - 1 - s[1]] + LOOP) for s in chain[1:-1]]  # type: ignore[operator]
-        towards_end = bends[-1] if bends else source.middle
-        start = _edge_of(source, bends[0] if bends else target.middle)
-        tip = _edge_of(target, towards_end)
-        line = tuple((round(x, 1), round(y, 1)) for x, y in (start, *bends, tip))
-        yield Arrow(edge, line, False, arrow_head(line[-2], line[-1]), _middle(line, has_label))
+            line = _loop(source)
+        else:
+            bends = [(centres[s], tops[len(tops) - 1 - s[1]] + LOOP) for s in chain[1:-1]]  # type: ignore[operator]
+            start = _edge_of(source, bends[0] if bends else target.middle)
+            tip = _edge_of(target, bends[-1] if bends else source.middle)
+            line = [(round(x, 1), round(y, 1)) for x, y in (start, *bends, tip)]
+        label = None
+        if labelled and edge_line(edge):
+            label = _beside(edge, line) if source is target else _label_at(edge, line, taken)
+        yield Arrow(edge, tuple(line), False, arrow_head(line[-2], line[-1]), label)
 
 
 def _edge_of(box: Box, towards: Point) -> Point:
@@ -263,17 +273,30 @@ def _edge_of(box: Box, towards: Point) -> Point:
     return x + dx * scale, y + dy * scale
 
 
-def _loop(edge: GraphEdge, box: Box, *, has_label: bool) -> Arrow:
-    """Draw an arrow from a box to itself, on its right."""
-    x, y = box.x + box.width, box.middle[1]
-    line = ((x, y - 8), (x + LOOP, y - 8), (x + LOOP, y + 8), (x, y + 8))
-    return Arrow(
-        edge, line, False, arrow_head(line[-2], line[-1]), (x, y - 14) if has_label else None
-    )
+def _loop(box: Box) -> list[Point]:
+    """Give the line of an arrow from a box to itself, below its right end."""
+    x, y = round(box.x + box.width - LOOP, 1), round(box.y + box.height, 1)
+    return [(x, y), (x, y + LOOP), (x - LOOP, y + LOOP), (x - LOOP, y)]
 
 
-def _middle(line: Sequence[Point], has_label: bool) -> Point | None:
-    if not has_label:
-        return None
+def _beside(edge: GraphEdge, loop: Sequence[Point]) -> Point:
+    """Give the place of a loop's label, on its left."""
+    x, y = loop[2]
+    return round(x - edge_width(edge) / 2 - 6, 1), y
+
+
+def _label_at(edge: GraphEdge, line: Sequence[Point], taken: list[Rect]) -> Point:
+    """Give a place along an arrow where no other label is, if there is one."""
     (x1, y1), (x2, y2) = line[(len(line) - 1) // 2], line[(len(line) - 1) // 2 + 1]
-    return round((x1 + x2) / 2, 1), round((y1 + y2) / 2 + 3, 1)
+    half = edge_width(edge) / 2
+    for part in LABEL_PLACES:
+        x, y = x1 + (x2 - x1) * part, y1 + (y2 - y1) * part + 4
+        here = (x - half, y - 11, x + half, y + 3)
+        if not any(_overlap(here, other) for other in taken):
+            break
+    taken.append(here)
+    return round(x, 1), round(y, 1)
+
+
+def _overlap(one: Rect, other: Rect) -> bool:
+    return one[0] < other[2] and other[0] < one[2] and one[1] < other[3] and other[1] < one[3]

@@ -15,7 +15,6 @@ from nbinspect.render.nodes import NARROW, box_size
 
 MOST_NODES = 150
 TRIES = 24
-MOST_SOURCES = 2
 MORE = re.compile(r"(\d[\d\u202f]*) more")
 STUB_WIDTH = 90.0
 Links = dict[str, list[str]]
@@ -138,7 +137,8 @@ def _ways(graph: Graph) -> Iterator[tuple[Sequence[str], bool]]:
     yield from (([key], False) for key in sorted(between, key=to_target.__getitem__))
     yield from (([key], False) for key in to_target)
     found = _distances(starts, both)
-    yield from (([key], False) for key in found)
+    # At the same distance first what leads on to more.
+    yield from (([k], False) for k in sorted(found, key=lambda k: (found[k], -len(both[k]))))
     for key in down:  # parts of their own
         if key not in found:
             part = _distances([key], both)
@@ -200,10 +200,13 @@ def _folded(graph: Graph, kept: set[str]) -> tuple[Graph, dict[str, str]]:
 
 
 def _sources(graph: Graph, kept: set[str], gone: Sequence[GraphNode]) -> list[str]:
-    """Give the boxes that point to what is folded into a stub, if they are few."""
+    """Give the boxes that point to most of what is folded into a stub."""
+    pointed: dict[str, set[str]] = defaultdict(set)
     keys = {node.key for node in gone}
-    found = {e.source: None for e in graph.edges if e.target in keys and e.source in kept}
-    return list(found) if len(found) <= MOST_SOURCES else []
+    for edge in graph.edges:
+        if edge.target in keys and edge.source in kept:
+            pointed[edge.source].add(edge.target)
+    return [source for source, found in pointed.items() if 2 * len(found) > len(keys)]
 
 
 def _lost(graph: Graph, kept: set[str]) -> dict[tuple[str | None, bool], list[GraphNode]]:

@@ -57,7 +57,9 @@ def three_roots() -> Graph:
 def forty_holders() -> Graph:
     """Forty batches hold one tensor, each itself in a list."""
     nodes = [node("r", "batches", "list", "root", "VARIABLE", 376)]
-    nodes += [node(f"d{n}", f"batches[{n}]", "dict", "holder", "DATALOADER", 184) for n in range(40)]
+    nodes += [
+        node(f"d{n}", f"batches[{n}]", "dict", "holder", "DATALOADER", 184) for n in range(40)
+    ]
     nodes.append(node("t", "mask", "Tensor 512x512 bool", "target", "BUFFER", 256 * KIB))
     edges = [GraphEdge("r", f"d{n}", f"[{n}]") for n in range(40)]
     edges += [GraphEdge(f"d{n}", "t", "['mask']") for n in range(40)]
@@ -92,7 +94,9 @@ def autograd(n_steps: int = 6) -> Graph:
     for n in range(n_steps):
         nodes += [
             node(f"a{n}", "AddmmBackward0", "autograd node", "holder", "SAVED_FOR_BACKWARD"),
-            node(f"w{n}", f"model.layers.{n}.weight", "AccumulateGrad", "holder", "PARAMETER", 65536),
+            node(
+                f"w{n}", f"model.layers.{n}.weight", "AccumulateGrad", "holder", "PARAMETER", 65536
+            ),
             node(f"b{n}", f"model.layers.{n}.bias", "AccumulateGrad", "holder", "PARAMETER", 256),
         ]
         edges += [GraphEdge(above, f"a{n}", "next" if n else "grad_fn")]
