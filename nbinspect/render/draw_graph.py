@@ -34,7 +34,7 @@ def draw_graph(sheet: Sheet, block: Graph) -> None:
     scale = min(1.0, room / drawn.width)
     _picture(sheet, drawn, scale)
     sheet.y += drawn.height * scale + 6
-    for line in sheet.wrapped(printable(caption(block, drawn)), room, 12):
+    for line in sheet.wrapped(caption(block, drawn), room, 12):
         sheet.text(sheet.left, sheet.y + 12, line, size=12, color=MUTED)
         sheet.y += 17
 

@@ -293,7 +293,7 @@ def _graph(block: Graph) -> str:
 def _picture(block: Graph, drawn: Placed, css: str) -> str:
     return (
         f'<div class="nbi-picture{css}" style="--nbi-w:{drawn.width:g}">{page_svg(block, drawn)}'
-        f'<p class="nbi-note">{_text(caption(block, drawn))}</p></div>'
+        f'<p class="nbi-note">{escape(caption(block, drawn))}</p></div>'
     )
 
 

@@ -58,10 +58,10 @@ def edge_width(edge: GraphEdge) -> float:
 
 def hover_lines(node: GraphNode) -> list[str]:
     """Give everything that is known of a node, one fact a line, uncut."""
-    facts = [node.label.strip() or NO_NAME, node.type_name]
+    facts = [printable(fact) for fact in (node.label.strip() or NO_NAME, node.type_name)]
     if node.size_bytes is not None:
         facts.append(exact_bytes(node.size_bytes))
-    return [printable(fact) for fact in (*facts, *node.detail) if fact.strip()]
+    return [fact for fact in (*facts, *map(printable, node.detail)) if fact.strip()]
 
 
 def node_words(node: GraphNode) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from nbinspect.blocks import Graph
 from nbinspect.render.dot import to_dot
-from nbinspect.render.format import count
+from nbinspect.render.format import count, printable
 from nbinspect.render.graphviz_svg import read_places
 from nbinspect.render.layers import place
 from nbinspect.render.layout import TIMEOUT_S, layout
@@ -71,13 +71,13 @@ def _places(graph: Graph, columns: int) -> Placed:
 
 
 def caption(graph: Graph, drawn: Placed) -> str:
-    """Say who drew a picture, and how much of the graph is not in it."""
+    """Say who drew a picture, and how much of the graph is not in it, in printable words."""
     parts = []
     n_all = len(tidied(graph).nodes)
     n_shown = sum(1 for box in drawn.boxes if box.node.role != "stub")
     n_real = sum(1 for node in tidied(graph).nodes if node.role != "stub")
     if len(drawn.boxes) != n_all or n_shown < n_real:
         parts.append(f"{count(n_shown)} of {count(n_real)} shown.")
-    because = f" because {drawn.why}" if drawn.why else ""
+    because = f" because {printable(drawn.why)}" if drawn.why else ""
     parts.append(f"Drawn by {drawn.engine}{because}.")
     return " ".join(parts)

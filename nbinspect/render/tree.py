@@ -146,6 +146,6 @@ def _shares(wishes: list[int], room: int) -> list[int]:
 def _name(line: Line, width: int) -> str:
     """Give stem and name; a stem that is too long loses its beginning, never its end."""
     stem, most = line.stem, width // 2
-    if len(stem) > most:
+    if len(stem) > most and len(stem) + text_width(line.name) > width:
         stem = ELLIPSIS + stem[len(stem) - most + 1 :]
     return pad(stem + cut_middle(line.name, width - len(stem)), width)
