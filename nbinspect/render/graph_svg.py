@@ -23,7 +23,7 @@ from nbinspect.render.nodes import (
     small_line,
 )
 from nbinspect.render.palette import css_class
-from nbinspect.render.picture import caption, placed
+from nbinspect.render.picture import PAGE_WIDTH, caption, placed
 from nbinspect.render.placed import Arrow, Box, Placed, Point
 
 RADIUS = 4
@@ -49,17 +49,18 @@ class GraphPicture:
     height: float
 
 
-def to_graph_svg(graph: Graph) -> GraphPicture:
+def to_graph_svg(graph: Graph, width: float = PAGE_WIDTH) -> GraphPicture:
     """Draw a graph for a page that has `nbinspect.render.style.style_sheet` in it.
 
     Without the style sheet it is drawn too, in black on white.
 
     Args:
         graph: what to draw; much of a large one is folded into stubs.
+        width: pixels that it may take; infinity where the reader can move the picture.
 
     Cost: see `placed`.
     """
-    drawn = placed(graph)
+    drawn = placed(graph, width)
     size = f'width="{drawn.width:g}" height="{drawn.height:g}" role="tree"'
     inside = "".join(_node(box, drawn, as_text=True) for box in drawn.boxes)
     svg = _svg(graph, drawn, size, inside, as_text=True)

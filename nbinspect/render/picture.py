@@ -21,13 +21,13 @@ TRIES = 3
 
 
 @functools.lru_cache(maxsize=8)
-def placed(graph: Graph) -> Placed:
-    """Lay a graph out for a page, folding what would make it wider.
+def placed(graph: Graph, width: float = PAGE_WIDTH) -> Placed:
+    """Lay a graph out for a page, folding what would make it wider than `width` pixels.
 
     Cost: a process (0.1 s) if Graphviz draws; the last few answers are kept, so that HTML and its
         image share them.
     """
-    return _placed(graph, PAGE_WIDTH, (WIDE, NARROW))
+    return _placed(graph, width, (WIDE, NARROW))
 
 
 @functools.lru_cache(maxsize=8)
