@@ -17,36 +17,51 @@ if typing.TYPE_CHECKING:
     from nbinspect.memory import gpumem, memwatch
     from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
     from nbinspect.records import Holding, Record, SourceLine
+    from nbinspect.referrers.answer import refchain
+    from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
+    from nbinspect.referrers.survey import refchain_largest
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "Chain",
     "DeviceMemory",
     "Holding",
+    "Link",
     "MemoryDiff",
     "MemoryReport",
     "MemorySnapshot",
     "Record",
+    "ReferenceReport",
+    "ReferenceSurvey",
     "SourceLine",
     "Unavailable",
     "__version__",
     "gpumem",
     "load_ipython_extension",
     "memwatch",
+    "refchain",
+    "refchain_largest",
     "unload_ipython_extension",
 ]
 
 _HOMES = {
+    "Chain": "nbinspect.referrers.records",
     "DeviceMemory": "nbinspect.memory.records",
     "Holding": "nbinspect.records",
+    "Link": "nbinspect.referrers.records",
     "MemoryDiff": "nbinspect.memory.records",
     "MemoryReport": "nbinspect.memory.records",
     "MemorySnapshot": "nbinspect.memory.records",
     "Record": "nbinspect.records",
+    "ReferenceReport": "nbinspect.referrers.records",
+    "ReferenceSurvey": "nbinspect.referrers.records",
     "SourceLine": "nbinspect.records",
     "Unavailable": "nbinspect.blocks",
     "gpumem": "nbinspect.memory",
     "memwatch": "nbinspect.memory",
+    "refchain": "nbinspect.referrers.answer",
+    "refchain_largest": "nbinspect.referrers.survey",
 }
 
 

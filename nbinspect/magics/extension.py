@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from IPython.core.error import UsageError
+from IPython.core.magic import no_var_expand
 
 from nbinspect.magics.cells import CellRunner, discard
 from nbinspect.magics.completion import make_matcher
@@ -78,7 +79,8 @@ def _line_function(magic: LineMagic, showing: Showing) -> Callable[[str], Record
             showing.deliver(call, record)
         return record
 
-    return _documented(line_magic, magic.options.format_help())
+    # An expression may hold {} and $; a line is never a template for us.
+    return no_var_expand(_documented(line_magic, magic.options.format_help()))
 
 
 def _cell_function(magic: WatchMagic, cells: CellRunner) -> Callable[[str, str], Any]:

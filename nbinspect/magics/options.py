@@ -99,6 +99,46 @@ class Options(argparse.ArgumentParser):
         raise UsageError(f"{self.prog}: {said} (see {self.prog}?)") from None
 
 
+class ExpressionOptions(Options):
+    """Options around an expression, which is taken as it stands: quotes, spaces, brackets and all.
+
+    The parsed options have the expression as `expression`, "" if there is none.
+    """
+
+    def parse(self, line: str) -> Call:
+        """Read the line that follows the magic's name: options stand first or last.
+
+        Raises:
+            UsageError: in one line, what is wrong with it.
+        """
+        rest = line.strip()
+        quiet = rest.endswith(";")
+        words: list[str] = []
+        rest = self._take(rest.removesuffix(";").strip(), words, _FIRST)
+        rest = self._take(rest, words, _LAST)
+        if rest.startswith("-") and re.match(r"--?[a-z]", rest):
+            self.error(f"unknown option {rest.split()[0]}")
+        options = self.parse_args(words)
+        options.expression = rest
+        return Call(self.prog, options, quiet)
+
+    def _take(self, rest: str, words: list[str], pattern: re.Pattern[str]) -> str:
+        """Move the options that stand at one end of `rest` over to `words`."""
+        while found := pattern.search(rest):
+            flag, value = found["flag"], found["value"]
+            takes_value = self.values(flag) is not None
+            if flag not in self.flags() or (pattern is _LAST and takes_value != bool(value)):
+                break
+            words += [flag, value] if takes_value and value else [flag]
+            at = found.start("value") if value and not takes_value else found.end()
+            rest = (rest[at:] if pattern is _FIRST else rest[: found.start()]).strip()
+        return rest
+
+
+_FIRST = re.compile(r"^(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>\S+))?")
+_LAST = re.compile(r"(?:^|\s)(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>[\w.:]+))?$")
+
+
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """Writes help for a cell's output, where a terminal's width means nothing."""
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
-from nbinspect.magics.options import Options, add_output, positive_int, rate
+from nbinspect.magics.expression import evaluate
+from nbinspect.magics.options import ExpressionOptions, Options, add_output, positive_int, rate
 from nbinspect.records import Record
 
 
@@ -181,8 +182,52 @@ def _memwatch(options: argparse.Namespace) -> Watch:
     return watch
 
 
+def _refchain_options() -> Options:
+    options = ExpressionOptions(
+        "%refchain",
+        """
+        Who keeps this alive, and how do I let go?
+
+        Takes any expression, evaluated once: a variable, model.fc.weight.grad, Out[3]. Shows the
+        chains of references from your names down to it, across Python and autograd, whether that
+        is all, and the line that lets go. Nothing is collected, and none of your code is run.
+
+        Examples:
+            %refchain h                          # the nearest holder
+            %refchain h --all                    # every root that leads to it
+            %refchain cache['k'] -o report       # keep the record as report
+            %refchain --type Tensor --largest 5  # the five largest live tensors
+
+        In Python: nbinspect.refchain(h, name="h").
+        """,
+    )
+    options.add_argument("--all", action="store_true", help="find every root, not only the nearest")
+    options.add_argument("--type", metavar="T", help="look at the largest objects of this type")
+    options.add_argument(
+        "--largest", type=positive_int, default=5, metavar="N", help="how many of them (5)"
+    )
+    add_output(options)
+    return options
+
+
+def _refchain(options: argparse.Namespace) -> Record | None:
+    import nbinspect
+
+    if options.type:
+        if options.expression:
+            raise ValueError("takes an expression or --type, not both")
+        survey: Record = nbinspect.refchain_largest(options.type, options.largest)
+        return survey
+    if not options.expression:
+        raise ValueError("name what to look at, e.g. %refchain h")
+    box = evaluate(options.expression)
+    report: Record = nbinspect.refchain(box.pop(), all=options.all, name=options.expression)
+    return report
+
+
 LINE_MAGICS: dict[str, LineMagic] = {
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
+    "refchain": LineMagic(_refchain_options(), _refchain),
 }
 
 WATCHES: dict[str, WatchMagic] = {

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
@@ -64,7 +65,9 @@ def refchain(
         return _nothing_to_say(box[0], name, reason, time.perf_counter() - start)
     with collector_paused(), looking():
         what = _What(name, _description(box[0]), _size(box[0]))
-        search = Backward(_targets(box), every_root=all, budget_s=budget_s)
+        search = Backward(
+            _targets(box), every_root=all, budget_s=budget_s, is_known=_is_called(name)
+        )
         box.clear()
         try:
             search.search()
@@ -99,6 +102,16 @@ def _nothing_to_say(value: object, name: str, reason: str, duration_s: float) ->
     )
 
 
+def _is_called(name: str) -> Callable[[Backward, Reference], bool]:
+    """Make the rule for what the user knows already: the object under the very name asked for."""
+
+    def is_known(search: Backward, reference: Reference) -> bool:
+        chains = Narrator(search).from_root(reference)
+        return all(str(chain) == name for chain in chains)
+
+    return is_known
+
+
 def _targets(box: list[Any]) -> list[Any]:
     """Give the object, or all that looks into a storage."""
     if not isinstance(box[0], torch.UntypedStorage):
@@ -117,7 +130,7 @@ def _handle(tensor: Any) -> int | None:
 
 
 def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
-    chains, collectable, uncollectable = _chains(search)
+    chains, collectable, uncollectable = _chains(search, what.name)
     counts = [(search.references(key), search.unexplained(key)) for key in search.targets]
     n_references = sum(max(0, all_.python) + max(0, all_.native) for all_, _ in counts)
     python = sum(max(0, left.python) for _, left in counts)
@@ -148,15 +161,17 @@ def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
     )
 
 
-def _chains(search: Backward) -> tuple[list[Chain], bool, bool]:
+def _chains(search: Backward, name: str) -> tuple[list[Chain], bool, bool]:
     """Give the chains, and whether only a cycle holds: a collectable one, an uncollectable one."""
     narrator = Narrator(search)
     if search.hits:
-        chains: dict[str, Chain] = {}
+        found: dict[str, Chain] = {}
         for hit in search.hits:
-            chain = narrator.from_root(hit.reference)
-            chains.setdefault(str(chain), chain)
-        return list(chains.values())[:MOST_CHAINS], False, False
+            for chain in narrator.from_root(hit.reference):
+                found.setdefault(str(chain), chain)
+        # What the user typed is no news, unless it is all there is.
+        others = [chain for text, chain in found.items() if text != name]
+        return (others or list(found.values()))[:MOST_CHAINS], False, False
     if not search.exhausted:
         return [], False, False
     path, is_native = _cycle(search)

@@ -6,7 +6,7 @@ import gc
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -38,6 +38,8 @@ class Backward:
     Args:
         targets: where to start; several where they share one storage. The list is emptied.
         every_root: go on after the nearest root, to the end of the heap.
+        is_known: says of a reference out of a root that the user knows it already: it is what was
+            typed. Such a root does not end the search.
         budget_s: stop after so many seconds.
 
     Attributes:
@@ -54,7 +56,13 @@ class Backward:
     """
 
     def __init__(
-        self, targets: list[Any], *, every_root: bool, budget_s: float, ours: Iterable[int] = ()
+        self,
+        targets: list[Any],
+        *,
+        every_root: bool,
+        budget_s: float,
+        is_known: Callable[[Backward, Reference], bool] | None = None,
+        ours: Iterable[int] = (),
     ) -> None:
         self.roots: dict[int, Root] = roots()
         self.objects: dict[int, Any] = {id(one): one for one in targets}
@@ -67,6 +75,7 @@ class Backward:
         self.notes: list[str] = []
         self.exhausted = False
         self._every_root, self._deadline = every_root, time.monotonic() + budget_s
+        self._is_known = is_known
         self._native: NativeWalk | None = None
         self._native_holders: dict[int, list[Reference]] = defaultdict(list)
         self._index: HeapIndex | None = None
@@ -120,7 +129,13 @@ class Backward:
             self.notes.append(f"the search stopped at {len(self.objects):,} holders")
             return True
         # A root's name costs something too, so a better one may be a few references farther.
-        return not self._every_root and any(hit.cost <= depth for hit in self.hits)
+        return not self._every_root and any(
+            hit.cost <= depth and not self.is_known(hit.reference) for hit in self.hits
+        )
+
+    def is_known(self, reference: Reference) -> bool:
+        """Say whether a reference out of a root is what the user typed."""
+        return self._is_known is not None and self._is_known(self, reference)
 
     def _holders_of(self, level: list[Any]) -> list[Any]:
         """Note all that holds an object of one level; give those that are new and no roots."""

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
+from nbinspect import notebook
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import Reference
 from nbinspect.heapgraph.parts import Label
@@ -23,20 +25,30 @@ class Narrator:
         self._reader = Reader()
         self._names: dict[int, str] = {} if names is None else names
 
-    def from_root(self, start: Reference) -> Chain:
-        """Read the shortest way that begins with a reference out of a root."""
+    def from_root(self, start: Reference) -> list[Chain]:
+        """Read the shortest way that begins with a reference out of a root, by each of its names."""
         search, root = self._search, self._search.roots.get(start.parent)
         if root is None:
-            frame = search.frames[-start.parent - 1]
-            name = next(k for k, value in frame.values.items() if id(value) == start.child)
-            first = Link(frame.label, "other", "frame")
-            held = self._link(f"variable {name}", "frame", start.child)
-            return Chain(frame.label, self._down(start.child, [first, held], Label(held.label)))
+            return [self._from_frame(start)]
         parent, child = search.root_objects[start.parent], search.objects[start.child]
         step = self._reader.step(root.label, parent, child, start.slot, self._name_of)
-        first = self._link(step.label.text, step.edge, start.child)
-        links = self._down(start.child, [first], step.label)
-        return Chain(links[0].label.partition("[")[0].partition(".")[0] or root.label.text, links)
+        labels = [step.label]
+        if root.label.context == "names":
+            names = [name for name, value in list(parent.items()) if value is child]
+            users = [name for name in names if not notebook.is_out_name(name)]
+            labels = [dataclasses.replace(step.label, text=name) for name in users] or labels
+        return [self._from_name(label, step.edge, start.child) for label in labels]
+
+    def _from_name(self, label: Label, edge: str, key: int) -> Chain:
+        links = self._down(key, [self._link(label.text, edge, key)], label)
+        return Chain(links[0].label.partition("[")[0].partition(".")[0], links)
+
+    def _from_frame(self, start: Reference) -> Chain:
+        frame = self._search.frames[-start.parent - 1]
+        name = next(k for k, value in frame.values.items() if id(value) == start.child)
+        first = Link(frame.label, "other", "frame")
+        held = self._link(f"variable {name}", "frame", start.child)
+        return Chain(frame.label, self._down(start.child, [first, held], Label(held.label)))
 
     def from_cycle(self, path: list[Reference]) -> Chain:
         """Read a way that begins at an object of a cycle."""
@@ -118,7 +130,7 @@ class Narrator:
         try:
             search.search()
             narrator = Narrator(search, self._names)
-            return narrator.from_root(search.hits[0].reference).links[-1].label
+            return narrator.from_root(search.hits[0].reference)[0].links[-1].label
         except IndexError:  # it has no name
             return ""
         finally:

@@ -85,3 +85,24 @@ class ReferenceReport(Record):
         from nbinspect.referrers.view import report_view
 
         return report_view(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceSurvey(Record):
+    """The largest live objects of one type, and why each is alive.
+
+    Attributes:
+        type_name: the type that was asked for.
+        n_objects: how many there are.
+        reports: the largest first.
+    """
+
+    type_name: str
+    n_objects: int
+    reports: tuple[ReferenceReport, ...]
+
+    def view(self) -> View:
+        """Show a table of them, and each report folded."""
+        from nbinspect.referrers.view import survey_view
+
+        return survey_view(self)

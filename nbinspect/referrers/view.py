@@ -18,7 +18,7 @@ from nbinspect.blocks import (
     Text,
     View,
 )
-from nbinspect.referrers.records import Chain, Link, ReferenceReport
+from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
 
 NAMED_EDGES = {"attribute", "item", "other"}  # the next box says how it is held
 HUES = {
@@ -42,8 +42,7 @@ def report_view(report: ReferenceReport) -> View:
         spans: tuple[Span, ...] = (
             (sentence, Code(report.code), rest) if report.code else (sentence,)
         )
-        freed = report.size_bytes if len(report.chains) == 1 else None
-        blocks.append(Advice(tuple(span for span in spans if span), report.code, freed))
+        blocks.append(Advice(tuple(span for span in spans if span), report.code))
     blocks += _chains(report)
     blocks += [Text((note,), "note") for note in report.notes]
     return tuple(blocks)
@@ -53,6 +52,8 @@ def _headline(report: ReferenceReport) -> tuple[Span, ...]:
     subject: tuple[Span, ...] = (Code(report.name), f" ({report.description}) ")
     if not report.chains:
         return (*subject, "has no holder that could be found.")
+    if str(report.chains[0]) == report.name:
+        return (*subject, "is held by this name alone.")
     spans: list[Span] = [*subject, "is alive because ", Code(report.chains[0].links[0].label)]
     for link in report.chains[0].links[1:]:
         spans += [" -> ", Code(link.label)]
@@ -110,3 +111,29 @@ def _draw(
     ]
     for source, target, name in zip(keys, [*keys[1:], "target"], names, strict=True):
         edges.setdefault((source, target), GraphEdge(source, target, name))
+
+
+def survey_view(survey: ReferenceSurvey) -> View:
+    """Show the largest objects of a type."""
+    count = f"{len(survey.reports)} largest of {survey.n_objects:,} live objects of type "
+    rows = tuple(
+        (
+            one.description,
+            one.size_bytes,
+            str(one.chains[0]) if one.chains else one.verdict,
+            one.code,
+        )
+        for one in survey.reports
+    )
+    columns = (
+        Column("object"),
+        Column("size", "bytes"),
+        Column("kept by", "code"),
+        Column("to let go", "code"),
+    )
+    details = tuple(
+        Fold(f"{one.description}: {one.chains[0].root if one.chains else 'no holder'}", one.view())
+        for one in survey.reports
+    )
+    headline = Text((f"The {count}", Code(survey.type_name), "."), "headline")
+    return (headline, Table(columns, rows), *details)

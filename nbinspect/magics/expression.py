@@ -1,0 +1,47 @@
+"""Evaluates what the user named on a magic's line, and says in one line why it cannot."""
+
+from __future__ import annotations
+
+import difflib
+from typing import Any
+
+from nbinspect import notebook
+
+MOST_CHARACTERS = 200  # of an error's message
+
+
+def evaluate(expression: str) -> list[Any]:
+    """Evaluate an expression once, among the notebook's names.
+
+    Returns:
+        The value, in a list that the caller empties: so this call keeps no reference to it.
+
+    Raises:
+        ValueError: it does not compile, names nothing, or raises; the message is one line.
+    """
+    try:
+        code = compile(expression, "<refchain>", "eval")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{expression} is no expression: {_line(error)}") from None
+    try:
+        return [eval(code, notebook.user_namespace())]
+    except NameError as error:
+        raise ValueError(_unknown(error, expression)) from None
+    except Exception as error:
+        said = f"{expression} raises {type(error).__name__}: {_line(error)}"
+        error.__traceback__ = None  # its frames hold what it was evaluated from
+        raise ValueError(said) from None
+
+
+def _line(error: BaseException) -> str:
+    try:
+        return " ".join(str(error).split())[:MOST_CHARACTERS]
+    except Exception:  # a message that cannot be printed
+        return "no message"
+
+
+def _unknown(error: NameError, expression: str) -> str:
+    name = error.name or expression
+    near = difflib.get_close_matches(name, [str(n) for n in notebook.user_namespace()], n=3)
+    hint = f"; did you mean {' or '.join(near)}?" if near else ""
+    return f"there is no {name}{hint}"
