@@ -63,6 +63,18 @@ GRAPHS = {
 }
 
 
+@pytest.fixture(autouse=True)
+def no_dot_program(monkeypatch):
+    """Draw with the Graphviz that comes with nbinspect, on every machine."""
+    monkeypatch.setenv("PATH", "")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def nothing_remembered():
+    placed.cache_clear()
+    placed_narrow.cache_clear()
+
+
 @pytest.fixture(params=GRAPHS)
 def graph(request):
     return GRAPHS[request.param]

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import _thread
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -97,7 +97,7 @@ def test_a_slow_dot_is_killed_with_its_children(fake_dot):
 def test_an_interrupt_kills_it_too(fake_dot):
     place = fake_dot('echo $$ > "$(dirname "$0")/pid"; exec sleep 60')
     before = children()
-    timer = threading.Timer(0.7, _thread.interrupt_main)
+    timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
     with pytest.raises(KeyboardInterrupt):
         layout(CHAIN, timeout_s=30)
