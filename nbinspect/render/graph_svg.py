@@ -22,13 +22,20 @@ from nbinspect.render.nodes import (
     node_words,
     small_line,
 )
-from nbinspect.render.palette import css_class
+from nbinspect.render.palette import css_class, hue
 from nbinspect.render.picture import PAGE_WIDTH, caption, placed
 from nbinspect.render.placed import Arrow, Box, Placed, Point
 
 RADIUS = 4
 HUE_INSET = 4.0
 LABEL_HEIGHT = 15.0
+# How boxes look where no style sheet is; it outweighs these.
+BARE = {
+    "root": 'fill="#eef0f2" stroke="#1f2328" stroke-width="2.5"',
+    "target": 'fill="#0072b2" stroke="#0072b2"',
+    "holder": 'fill="#ffffff" stroke="#8c8c8c"',
+    "stub": 'fill="#ffffff" stroke="#8c8c8c" stroke-dasharray="4 3"',
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ def _edge_label(arrow: Arrow, *, as_text: bool) -> str:
     if as_text:
         return (
             f'<text class="nbi-elabel" x="{x:g}" y="{y:g}" text-anchor="middle" font-size="11" '
-            f'data-whole="{whole}">{words}</text>'
+            f'font-family="sans-serif" fill="#5a6068" data-whole="{whole}">{words}</text>'
         )
     width = edge_width(arrow.edge) + 24
     return (
@@ -123,7 +130,7 @@ def _node(box: Box, drawn: Placed, *, as_text: bool) -> str:
     node = box.node
     shape = (
         f'<rect x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" '
-        f'rx="{RADIUS}" fill="#ffffff" stroke="#8c8c8c"></rect>{_hue(box)}'
+        f'rx="{RADIUS}" {BARE[node.role]}></rect>{_hue(box)}'
     )
     unfold = " nbi-unfold" if node.can_unfold else ""
     css = f'class="nbi-node nbi-{node.role}{unfold}"'
@@ -149,22 +156,23 @@ def _hue(box: Box) -> str:
     x, y = box.x + HUE_INSET, box.y + HUE_INSET
     css = css_class(box.node.hue)
     length = box.height - 2 * HUE_INSET
-    return f'<path class="nbi-stripe {css}" d="M{x:g},{y:g}v{length:g}" stroke-width="4"></path>'
+    return f'<path class="nbi-stripe {css}" d="M{x:g},{y:g}v{length:g}" stroke="{hue(box.node.hue).fill}" stroke-width="4"></path>'
 
 
 def _texts(box: Box, drawn: Placed) -> str:
     x, middle = box.middle
+    ink, grey = ("#ffffff", "#ffffff") if box.node.role == "target" else ("#1f2328", "#5a6068")
     small = _text(small_line(box.node, drawn.columns))
     y = middle - 2.5 if small else middle + 4
     label = (
         f'<text class="nbi-label" x="{x:g}" y="{y:g}" text-anchor="middle" '
-        f'font-family="monospace">{_text(label_line(box.node, drawn.columns))}</text>'
+        f'font-family="monospace" fill="{ink}">{_text(label_line(box.node, drawn.columns))}</text>'
     )
     if not small:
         return label
     return (
         f'{label}<text class="nbi-small" x="{x:g}" y="{middle + 12.5:g}" text-anchor="middle" '
-        f'font-family="sans-serif" font-size="11">{small}</text>'
+        f'font-family="sans-serif" font-size="11" fill="{grey}">{small}</text>'
     )
 
 

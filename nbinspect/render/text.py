@@ -15,7 +15,6 @@ from nbinspect.blocks import (
     Block,
     Column,
     Fold,
-    Graph,
     Table,
     Text,
     Timeline,
@@ -35,7 +34,6 @@ from nbinspect.render.format import (
     wrap,
 )
 from nbinspect.render.palette import hue
-from nbinspect.render.tree import tree
 from nbinspect.render.words import spans_text
 
 MIN_WIDTH = 40
@@ -82,8 +80,6 @@ def _lines(block: Block, width: int) -> list[str]:
             return _table(block, width)
         case Timeline():
             return _timeline(block, width)
-        case Graph():
-            return tree(block, width)
         case Fold():
             return _fold(block, width)
         case _:
