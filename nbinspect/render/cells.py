@@ -33,6 +33,8 @@ def bar_total(bar: Bar) -> BarTotal:
     note = printable(bar.note)
     if bar.total_bytes is not None and not note:
         note = f"of {bytes_text(bar.total_bytes)}"
+    if not bar.segments and bar.total_bytes is None and note:  # not known, which is not nothing
+        return BarTotal(full, note)
     return BarTotal(full, f"{bytes_text(used)} {note}".rstrip())
 
 

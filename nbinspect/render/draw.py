@@ -9,6 +9,7 @@ from nbinspect.blocks import (
     Bar,
     Block,
     Fold,
+    Graph,
     Table,
     Text,
     Timeline,
@@ -16,6 +17,7 @@ from nbinspect.blocks import (
 )
 from nbinspect.render.cells import bar_total
 from nbinspect.render.curve import curve
+from nbinspect.render.draw_graph import draw_graph
 from nbinspect.render.draw_table import draw_table
 from nbinspect.render.figure import (
     ACCENT,
@@ -63,6 +65,8 @@ def _draw(sheet: Sheet, block: Block) -> None:
             draw_table(sheet, block)
         case Timeline():
             _timeline(sheet, block)
+        case Graph():
+            draw_graph(sheet, block)
         case Fold():
             _fold(sheet, block)
         case _:

@@ -130,11 +130,12 @@ class Sheet:
         *,
         hatched: bool = False,
         edge: bool = False,
+        above: float = 1,
     ) -> None:
         """Fill a rectangle, with diagonal lines over it if it is `hatched`."""
         from matplotlib.patches import Rectangle
 
-        style: dict[str, Any] = {"facecolor": fill, "linewidth": 0}
+        style: dict[str, Any] = {"facecolor": fill, "linewidth": 0, "zorder": above}
         if hatched:
             style |= {"hatch": "////", "edgecolor": (1, 1, 1, 0.6)}
         self._axes.add_artist(Rectangle((x, y), width, height, **style))
@@ -155,6 +156,45 @@ class Sheet:
     ) -> None:
         """Draw a line through points."""
         self._axes.plot(xs, ys, color=color, clip_on=False, **{"linewidth": 1.0, **style})
+
+    def curve(self, points: Sequence[tuple[float, float]], color: str, *, curved: bool) -> None:
+        """Draw a cubic Bezier curve, or a polyline if it is not `curved`."""
+        from matplotlib.patches import PathPatch
+        from matplotlib.path import Path
+
+        code = Path.CURVE4 if curved else Path.LINETO
+        path = Path(list(points), [Path.MOVETO, *[code] * (len(points) - 1)])
+        style: dict[str, Any] = {"fill": False, "edgecolor": color, "linewidth": 1.1}
+        self._axes.add_artist(PathPatch(path, **style))
+
+    def polygon(self, corners: Sequence[tuple[float, float]], fill: str) -> None:
+        """Fill what lies between corners."""
+        from matplotlib.patches import Polygon
+
+        self._axes.add_artist(Polygon(list(corners), facecolor=fill, linewidth=0))
+
+    def frame(
+        self,
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+        *,
+        fill: str,
+        color: str,
+        line: float = 1.0,
+        dashed: bool = False,
+    ) -> None:
+        """Draw a box with round corners and an outline of its own."""
+        from matplotlib.patches import FancyBboxPatch
+
+        style: dict[str, Any] = {"facecolor": fill, "edgecolor": color, "linewidth": line}
+        if dashed:
+            style["linestyle"] = (0, (4, 3))
+        shape: Any = "round,pad=0,rounding_size=4"
+        self._axes.add_artist(
+            FancyBboxPatch((x, y), width, height, boxstyle=shape, zorder=3, **style)
+        )
 
     def steps(self, xs: Sequence[float], ys: Sequence[float], bottom: float) -> None:
         """Draw steps with the area between them and `bottom`."""

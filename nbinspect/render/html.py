@@ -9,8 +9,10 @@ nothing inside a picture is text: axis labels come from the style sheet too.
 from __future__ import annotations
 
 import base64
+import math
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from html import escape
 from typing import assert_never
 
@@ -22,6 +24,7 @@ from nbinspect.blocks import (
     Code,
     Column,
     Fold,
+    Graph,
     Size,
     Span,
     Table,
@@ -46,21 +49,29 @@ from nbinspect.render.format import (
     printable,
     seconds,
 )
+from nbinspect.render.graph_svg import page_svg
+from nbinspect.render.nodes import graph_words
 from nbinspect.render.palette import css_class, hue
+from nbinspect.render.picture import COLUMN_WIDTH, caption, placed, placed_narrow
+from nbinspect.render.placed import Placed
 from nbinspect.render.plot import plot
 from nbinspect.render.style import style_sheet
+from nbinspect.render.tree import tree
 from nbinspect.render.words import bar_words, timeline_words
 
 NAME_WIDTH = 52
 CODE_WIDTH = 80
 SHORT_CELL = 16
+TREE_WIDTH = 100
+SHRINK = 0.92  # of 12 pixels are 11
+PICTURES = Bar | Timeline | Graph
 NOTHING_HERE = '<p class="nbi-quiet">nothing</p>'
 
 
 def to_html(view: View) -> str:
     """Render a view as a ``<div class="nbi">`` that needs nothing from anywhere."""
     parts = [_block(block) for block in view]
-    at = next((i for i, block in enumerate(view) if isinstance(block, Bar | Timeline)), None)
+    at = next((i for i, block in enumerate(view) if isinstance(block, PICTURES)), None)
     if at is not None:
         parts.insert(at, _fallback(view))
     return f'<div class="nbi"><style>{style_sheet()}</style>{"".join(parts)}</div>'
@@ -78,6 +89,8 @@ def _block(block: Block) -> str:
             return _table(block)
         case Timeline():
             return _timeline(block)
+        case Graph():
+            return _graph(block)
         case Fold():
             inside = "".join(_block(inner) for inner in block.blocks)
             return f'<details class="nbi-block"><summary>{_text(block.title)}</summary>{inside}</details>'
@@ -258,17 +271,51 @@ def _timeline(block: Timeline) -> str:
     )
 
 
+def _graph(block: Graph) -> str:
+    title = f'<strong class="nbi-title">{_text(block.title)}</strong>' if block.title else ""
+    head = f'<div class="nbi-head">{title}</div>' if title else ""
+    if not block.nodes:
+        return f'<div class="nbi-block">{head}{NOTHING_HERE}</div>'
+    wide = placed(block)
+    pictures = _picture(block, wide, "")
+    if wide.width * SHRINK > COLUMN_WIDTH:
+        # One step of the style sheet's: below it the picture made for narrow columns is shown.
+        step = math.ceil(wide.width * SHRINK / 100)
+        pictures = _picture(block, wide, f" nbi-from-{step}")
+        pictures += _picture(block, placed_narrow(block), f" nbi-below-{step}")
+    lines = "\n".join(escape(line) for line in tree(replace(block, title=""), TREE_WIDTH))
+    return (
+        f'<div class="nbi-block">{head}{pictures}'
+        f'<details><summary>as text</summary><pre class="nbi-tree">{lines}</pre></details></div>'
+    )
+
+
+def _picture(block: Graph, drawn: Placed, css: str) -> str:
+    return (
+        f'<div class="nbi-picture{css}" style="--nbi-w:{drawn.width:g}">{page_svg(block, drawn)}'
+        f'<p class="nbi-note">{escape(caption(block, drawn))}</p></div>'
+    )
+
+
 def _fallback(view: View) -> str:
     """Give the pictures of a view as an image, for places that drop the style sheet."""
-    from nbinspect.render.png import pictures_to_png
+    from nbinspect.render.png import pictures_to_png, pictures_width
 
-    words = [
-        bar_words(b) if isinstance(b, Bar) else timeline_words(b)
-        for b in view
-        if isinstance(b, Bar | Timeline)
-    ]
+    words = [_picture_words(block) for block in view if isinstance(block, PICTURES)]
     data = base64.b64encode(pictures_to_png(view)).decode("ascii")
     return (
-        f'<img class="nbi-fallback" width="720" alt="{_text(". ".join(words))}" '
-        f'src="data:image/png;base64,{data}">'
+        f'<img class="nbi-fallback" width="{pictures_width(view)}" '
+        f'alt="{_text(". ".join(words))}" src="data:image/png;base64,{data}">'
     )
+
+
+def _picture_words(block: Bar | Timeline | Graph) -> str:
+    match block:
+        case Bar():
+            return bar_words(block)
+        case Timeline():
+            return timeline_words(block)
+        case Graph():
+            return graph_words(block)
+        case _:
+            assert_never(block)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import functools
 import io
+import math
 from typing import TYPE_CHECKING, Any
 
-from nbinspect.blocks import Bar, Timeline, View
-from nbinspect.render.figure import ACCENT, ALERT, INK, LINE, MUTED, PAPER, TINT, WIDTH
+from nbinspect.blocks import Bar, Graph, Timeline, View
+from nbinspect.render.figure import ACCENT, ALERT, INK, LINE, MARGIN, MUTED, PAPER, TINT, WIDTH
 from nbinspect.render.palette import HUES
 
 if TYPE_CHECKING:
@@ -27,9 +28,17 @@ def to_png(view: View, width: int = WIDTH) -> bytes:
 
 
 def pictures_to_png(view: View) -> bytes:
-    """Render only what is a picture: bars and timelines."""
-    pictures = tuple(block for block in view if isinstance(block, Bar | Timeline))
-    return to_png(pictures, PICTURES_WIDTH)
+    """Render only what is a picture: bars, timelines and graphs."""
+    pictures = tuple(block for block in view if isinstance(block, Bar | Timeline | Graph))
+    return to_png(pictures, pictures_width(view))
+
+
+def pictures_width(view: View) -> int:
+    """Give the logical width of the pictures of a view; labels of a wide graph need more."""
+    from nbinspect.render.picture import placed
+
+    graphs = [placed(block).width for block in view if isinstance(block, Graph) and block.nodes]
+    return max([PICTURES_WIDTH, *(math.ceil(width) + 2 * MARGIN for width in graphs)])
 
 
 def _encode(figure: Figure) -> bytes:

@@ -97,7 +97,37 @@ _RULES = """
 .nbi.nbi .nbi-dot{position:absolute;width:16px;height:16px;margin:-8px 0 0 -8px;border-radius:8px;background:var(--nbi-ink);color:var(--nbi-paper);font-size:11px;line-height:16px;text-align:center;font-weight:600}
 .nbi.nbi .nbi-dot::before{content:attr(data-t)}
 .nbi.nbi .nbi-legend .nbi-dot{position:static;margin:0;flex:none}
+.nbi.nbi .nbi-picture{overflow-x:auto;text-align:center;margin:4px 0}
+.nbi.nbi [class*=nbi-below-]{display:none}
+.nbi.nbi .nbi-picture>.nbi-note{text-align:left}
+.nbi.nbi .nbi-graph{display:block;margin:0 auto;font-family:var(--nbi-font)}
+.nbi.nbi .nbi-picture>.nbi-graph{width:100%;max-width:calc(var(--nbi-w)*1px);min-width:calc(var(--nbi-w)*.92px);height:auto}
+.nbi.nbi .nbi-edge path{fill:none;stroke:var(--nbi-muted);stroke-width:1.2px}
+.nbi.nbi .nbi-edge polygon{fill:var(--nbi-muted);stroke:none}
+.nbi.nbi .nbi-node rect{fill:var(--nbi-paper);stroke:color-mix(in srgb,var(--nbi-ink) 38%,var(--nbi-paper));stroke-width:1px}
+.nbi.nbi .nbi-root rect{fill:var(--nbi-tint);stroke:var(--nbi-ink);stroke-width:2.5px}
+.nbi.nbi .nbi-target rect{fill:var(--nbi-accent);stroke:var(--nbi-accent)}
+.nbi.nbi .nbi-stub rect{stroke-dasharray:4 3}
+.nbi.nbi .nbi-graph text{fill:var(--nbi-ink);stroke:none}
+.nbi.nbi .nbi-graph .nbi-label{font:12px var(--nbi-mono)}
+.nbi.nbi .nbi-graph .nbi-small,.nbi.nbi .nbi-graph .nbi-elabel{font:11px var(--nbi-font);fill:var(--nbi-muted)}
+.nbi.nbi .nbi-graph .nbi-root .nbi-label{font-weight:700}
+.nbi.nbi .nbi-graph .nbi-target text{fill:var(--nbi-paper)}
+.nbi.nbi .nbi-graph text.nbi-elabel{paint-order:stroke;stroke:var(--nbi-paper);stroke-width:3px;stroke-linejoin:round}
+.nbi.nbi .nbi-words{display:flex;flex-direction:column;justify-content:center;height:100%;text-align:center;white-space:pre;overflow:hidden;color:var(--nbi-ink)}
+.nbi.nbi .nbi-words::before{content:attr(data-a);font:12px/16px var(--nbi-mono)}
+.nbi.nbi .nbi-words:not([data-b=""])::after{content:attr(data-b);font:11px/16px var(--nbi-font);color:var(--nbi-muted)}
+.nbi.nbi .nbi-root .nbi-words::before{font-weight:700}
+.nbi.nbi .nbi-target .nbi-words::before,.nbi.nbi .nbi-target .nbi-words::after{color:var(--nbi-paper)}
+.nbi.nbi span.nbi-elabel{display:block;text-align:center;white-space:pre}
+.nbi.nbi span.nbi-elabel::before{content:attr(data-a);font:11px/15px var(--nbi-font);color:var(--nbi-muted);background:var(--nbi-paper);padding:0 2px;border-radius:2px}
+.nbi.nbi .nbi-stripe{stroke-width:4px;fill:none}
+.nbi.nbi .nbi-tree{margin:0;padding:0;border:0;font:12px/1.5 var(--nbi-mono);color:inherit;background:none;white-space:pre;overflow-x:auto}
 .nbi.nbi .nbi-fallback{display:none}
+@container (max-width:499px){.nbi.nbi .nbi-from-5{display:none}.nbi.nbi .nbi-below-5{display:block}}
+@container (max-width:599px){.nbi.nbi .nbi-from-6{display:none}.nbi.nbi .nbi-below-6{display:block}}
+@container (max-width:699px){.nbi.nbi .nbi-from-7{display:none}.nbi.nbi .nbi-below-7{display:block}}
+@container (max-width:799px){.nbi.nbi [class*=nbi-from-]:not(.nbi-from-5,.nbi-from-6,.nbi-from-7){display:none}.nbi.nbi [class*=nbi-below-]:not(.nbi-below-5,.nbi-below-6,.nbi-below-7){display:block}}
 @container (max-width:560px){
 .nbi.nbi .nbi-share{display:none}
 .nbi.nbi .nbi-table th,.nbi.nbi .nbi-table td{padding-right:8px}
@@ -114,9 +144,10 @@ def style_sheet() -> str:
 
 
 def _hue_rules() -> str:
+    """Colour areas of bars, and stripes of boxes, which are dashed where areas have a hatch."""
     rules = []
     for name, look in HUES.items():
         fill = "transparent" if look.empty else look.fill
-        image = f";background-image:{HATCH}" if look.hatched else ""
-        rules.append(f".nbi.nbi .{css_class(name)}{{background-color:{fill}{image}}}")
+        image = f";background-image:{HATCH};stroke-dasharray:4 2" if look.hatched else ""
+        rules.append(f".nbi.nbi .{css_class(name)}{{background-color:{fill}{image};stroke:{fill}}}")
     return "".join(rules)

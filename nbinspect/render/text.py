@@ -15,6 +15,7 @@ from nbinspect.blocks import (
     Block,
     Column,
     Fold,
+    Graph,
     Table,
     Text,
     Timeline,
@@ -34,6 +35,7 @@ from nbinspect.render.format import (
     wrap,
 )
 from nbinspect.render.palette import hue
+from nbinspect.render.tree import tree
 from nbinspect.render.words import spans_text
 
 MIN_WIDTH = 40
@@ -80,6 +82,8 @@ def _lines(block: Block, width: int) -> list[str]:
             return _table(block, width)
         case Timeline():
             return _timeline(block, width)
+        case Graph():
+            return tree(block, width)
         case Fold():
             return _fold(block, width)
         case _:
