@@ -62,7 +62,7 @@ from nbinspect.render.words import bar_words, timeline_words
 NAME_WIDTH = 52
 CODE_WIDTH = 80
 SHORT_CELL = 16
-TREE_WIDTH = 100
+TREE_WIDTH = 80
 SHRINK = 0.92  # of 12 pixels are 11
 PICTURES = Bar | Timeline | Graph
 NOTHING_HERE = '<p class="nbi-quiet">nothing</p>'

@@ -26,6 +26,11 @@ def label_line(node: GraphNode, columns: int = NARROW) -> str:
     return cut_middle(node.label, columns).strip() or NO_NAME
 
 
+def full_name(node: GraphNode) -> str:
+    """Give the whole name of a node, printable; never empty."""
+    return printable(node.label).strip() or NO_NAME
+
+
 def small_line(node: GraphNode, columns: int = NARROW) -> str:
     """Give the second line of a box: type and size, "" if neither is known."""
     size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
@@ -58,7 +63,7 @@ def edge_width(edge: GraphEdge) -> float:
 
 def hover_lines(node: GraphNode) -> list[str]:
     """Give everything that is known of a node, one fact a line, uncut."""
-    facts = [printable(fact) for fact in (node.label.strip() or NO_NAME, node.type_name)]
+    facts = [full_name(node), printable(node.type_name)]
     if node.size_bytes is not None:
         facts.append(exact_bytes(node.size_bytes))
     return [fact for fact in (*facts, *map(printable, node.detail)) if fact.strip()]
@@ -67,8 +72,8 @@ def hover_lines(node: GraphNode) -> list[str]:
 def node_words(node: GraphNode) -> str:
     """Say a box in words, for who cannot see it."""
     size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
-    facts = (node.label.strip() or NO_NAME, node.type_name, size, ROLE_WORDS[node.role])
-    return printable(", ".join(fact for fact in facts if fact.strip()))
+    facts = (full_name(node), printable(node.type_name), size, ROLE_WORDS[node.role])
+    return ", ".join(fact for fact in facts if fact.strip())
 
 
 def graph_words(graph: Graph) -> str:

@@ -18,7 +18,7 @@ from nbinspect.render.format import (
     text_width,
 )
 from nbinspect.render.limit import limited
-from nbinspect.render.nodes import NO_NAME
+from nbinspect.render.nodes import full_name
 
 MOST_NODES, MOST_LINES = 26, 48
 GAP = "  "
@@ -106,9 +106,7 @@ def _line(stem: str, node: GraphNode, by: str) -> Line:
         part for part in (node.type_name, "root" if node.role == "root" else "") if part
     )
     size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
-    return Line(
-        stem, printable(node.label).strip() or NO_NAME, printable(by), printable(what), size
-    )
+    return Line(stem, full_name(node), printable(by), printable(what), size)
 
 
 def _aligned(lines: list[Line], width: int) -> list[str]:
