@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 import io
+import os
 import re
-import time
 import xml.etree.ElementTree as ET
 from itertools import combinations
 
@@ -163,11 +163,16 @@ def test_what_all_lies_in_one_list_folds_into_one_stub_between_list_and_target()
     }
 
 
+def spent_s() -> float:
+    """Give the CPU time of this process and of the children it waited for."""
+    return sum(os.times()[:4])
+
+
 def test_two_thousand_boxes_are_shown_in_two_seconds():
-    began = time.monotonic()
+    began = spent_s()
     page = to_html((crowd(2000),))
     text = to_text((crowd(2000),))
-    assert time.monotonic() - began < 2
+    assert spent_s() - began < 2
     assert " of 2\u202f000 shown" in page
     assert len(page) < 120_000
     assert len(text.splitlines()) < 60
@@ -177,9 +182,9 @@ def test_two_thousand_boxes_are_shown_in_two_seconds():
 def test_a_chain_of_a_hundred_thousand_needs_no_recursion():
     nodes = tuple(node(str(n), str(n)) for n in range(100_000))
     edges = tuple(GraphEdge(str(n), str(n + 1)) for n in range(99_999))
-    began = time.monotonic()
+    began = spent_s()
     assert len(limited(Graph("g", nodes, edges)).nodes) <= 150
-    assert time.monotonic() - began < 10
+    assert spent_s() - began < 10
 
 
 # Where boxes stand
