@@ -1,0 +1,607 @@
+"""Ways in which an object stays alive, and what a good answer says of each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """A cell that leaves a weak reference `probe` to what it planted.
+
+    Attributes:
+        names: parts of the answer in this order: its verdict first, then one of its chains.
+        edge: the kind of reference by which the nearest chain ends, "" where there is none.
+        mends: how often a mend is needed; each breaks one chain.
+        frees: the mends let the object go, at once and without the collector.
+    """
+
+    name: str
+    code: str
+    names: tuple[str, ...]
+    edge: str
+    complete: bool = True
+    collectable: bool = False
+    uncollectable: bool = False
+    mends: int = 1
+    frees: bool = True
+
+
+TRAINING = [
+    Case(
+        name="losses gathered",
+        code="""
+layer, losses = nn.Linear(256, 256), []
+for _ in range(3):
+    hidden = layer(torch.randn(64, 256))
+    losses.append((hidden * hidden).mean())
+probe = weakref.ref(hidden)
+del hidden
+""",
+        names=("losses[2]", "grad_fn MeanBackward0", "MulBackward0", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="outputs not detached",
+        code="""
+encoder, head, outputs = nn.Linear(32, 128), nn.Linear(128, 10), []
+for _ in range(3):
+    features = encoder(torch.randn(64, 32))
+    outputs.append(head(features))
+probe = weakref.ref(features)
+del features
+""",
+        names=("outputs[2]", "AddmmBackward0", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="hidden state carried over",
+        code="""
+cell = nn.GRUCell(16, 64)
+hidden = torch.zeros(8, 64)
+first = torch.randn(8, 16)
+for step in range(5):
+    inputs = first if step == 0 else torch.randn(8, 16)
+    hidden = cell(inputs, hidden)
+probe = weakref.ref(first)
+del first, inputs
+""",
+        names=("hidden", "grad_fn", "AddmmBackward0", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="graph retained, asked of the storage",
+        code="""
+activation = nn.Linear(64, 64)(torch.randn(8, 64)).relu()
+loss = activation.sum()
+loss.backward(retain_graph=True)
+probe = weakref.ref(activation.untyped_storage())
+del activation
+""",
+        names=("loss", "ReluBackward0", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="create_graph",
+        code="""
+weight = torch.randn(300, 300, requires_grad=True)
+weight.tanh().sum().backward(create_graph=True)
+probe = weakref.ref(weight)
+del weight
+""",
+        names=("no collector frees", "cycle", "grad", "AccumulateGrad"),
+        edge="variable",
+        uncollectable=True,
+    ),
+    Case(
+        name="a tensor left on ctx",
+        code="""
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.extra = x.exp()
+        return x * x
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * ctx.extra
+squared = Square.apply(torch.randn(99, requires_grad=True))
+loss = squared.sum()
+loss.backward()
+probe = weakref.ref(squared.grad_fn.extra)
+del squared
+""",
+        names=("loss", "SquareBackward", "extra"),
+        edge="attribute",
+    ),
+    Case(
+        name="a gradient kept",
+        code="""
+model = nn.Linear(64, 64)
+model(torch.randn(2, 64)).sum().backward()
+probe = weakref.ref(model.weight.grad)
+""",
+        names=("model.weight", ".grad"),
+        edge="grad",
+    ),
+    Case(
+        name="a row of a table",
+        code="table = torch.randn(99, 99)\nrow = table[0]\nprobe = weakref.ref(table)\ndel table",
+        names=("row", "_base"),
+        edge="base",
+    ),
+    Case(
+        name="a hook that stores activations",
+        code="""
+def watch(model):
+    activations = {}
+    def save_output(_module, _inputs, output):
+        activations["fc"] = output.detach()
+    handle = model.register_forward_hook(save_output)
+    model(torch.randn(4, 128))
+    return weakref.ref(activations["fc"])
+model = nn.Linear(128, 128)
+probe = watch(model)
+""",
+        names=("hook save_output on model", "closure variable 'activations'", "['fc']"),
+        edge="item",
+    ),
+    Case(
+        name="an optimizer that outlives its model",
+        code="""
+model = nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+probe = weakref.ref(model.weight)
+del model
+""",
+        names=("optimizer.param_groups[0]['params'][0]",),
+        edge="item",
+    ),
+    Case(
+        name="Adam's averages",
+        code="""
+model = nn.Linear(64, 64)
+optimizer = torch.optim.Adam(model.parameters())
+model(torch.randn(2, 64)).sum().backward()
+optimizer.step()
+probe = weakref.ref(optimizer.state[model.weight]["exp_avg"])
+""",
+        names=("optimizer.state[model.weight]['exp_avg']",),
+        edge="item",
+    ),
+    Case(
+        name="lru_cache on a method",
+        code="""
+import functools
+class Tokenizer:
+    def __init__(self):
+        self.table = torch.randn(500, 8)
+    @functools.lru_cache(maxsize=64)
+    def embed(self, token):
+        return self.table[token].sum().item()
+tokenizer = Tokenizer()
+tokenizer.embed(3)
+probe = weakref.ref(tokenizer.table)
+del tokenizer
+""",
+        names=("Tokenizer.embed", "lru_cache of Tokenizer.embed", "table"),
+        edge="attribute",
+    ),
+    Case(
+        name="an error kept",
+        code="""
+def forward():
+    global probe
+    activations = torch.randn(500)
+    probe = weakref.ref(activations)
+    raise RuntimeError("out of memory (simulated)")
+try:
+    forward()
+except RuntimeError as caught:
+    error = caught
+""",
+        names=("error", "frame forward() cell.py:6", "variable activations"),
+        edge="frame",
+    ),
+    Case(
+        name="a generator at its yield",
+        code="""
+def read_batches():
+    global probe
+    chunk = torch.randn(500)
+    probe = weakref.ref(chunk)
+    yield chunk.mean().item()
+    yield chunk.std().item()
+batches = read_batches()
+next(batches)
+""",
+        names=("batches", "generator read_batches()", "variable chunk"),
+        edge="generator",
+    ),
+    Case(
+        name="a cycle in Python",
+        code="""
+import gc
+class Trainer:
+    def __init__(self):
+        self.weights = torch.randn(150)
+        self.callback = self.report
+    def report(self):
+        return self.weights.mean().item()
+probe = weakref.ref(Trainer().weights)
+""",
+        names=("Only a cycle", "gc.collect()", "cycle of Trainer", "weights"),
+        edge="attribute",
+        collectable=True,
+    ),
+    Case(
+        name="an argument bound in",
+        code="""
+import functools
+weight = torch.rand(50)
+criterion = functools.partial(nn.functional.cross_entropy, weight=weight)
+probe = weakref.ref(weight)
+del weight
+""",
+        names=("criterion.keywords['weight']",),
+        edge="item",
+    ),
+    Case(
+        name="a NumPy array, asked of the storage",
+        code="""
+tensor = torch.randn(1000, 1000)
+array = tensor.numpy()
+probe = weakref.ref(tensor.untyped_storage())
+del tensor
+""",
+        names=("array",),
+        edge="ndarray",
+    ),
+]
+
+H = "h = torch.ones(64, 256)\nprobe = weakref.ref(h)\n"
+FAIL = """
+def fail():
+    global probe
+    inside = torch.ones(10)
+    probe = weakref.ref(inside)
+    raise ValueError(1)
+"""
+PYTHON = [
+    Case(name="a variable", code=H, names=("h",), edge="item"),
+    Case(name="a list", code=H + "a = [0, h]\ndel h", names=("a[1]",), edge="item"),
+    Case(name="a tuple", code=H + "a = 0, (1, h)\ndel h", names=("a[1][1]",), edge="item"),
+    Case(name="a dict", code=H + "cache = {'k': h}\ndel h", names=("cache['k']",), edge="item"),
+    Case(name="a key", code=H + "seen = {h: 1}\ndel h", names=("seen, a key",), edge="item"),
+    Case(name="a set", code=H + "seen = {h}\ndel h", names=("seen, an element",), edge="item"),
+    Case(
+        name="a deque",
+        code=H + "import collections\nqueue = collections.deque([h, 1])\ndel h",
+        names=("queue[0]",),
+        edge="item",
+    ),
+    Case(
+        name="an attribute",
+        code=H + "class Run: pass\nrun = Run()\nrun.best = h\ndel h",
+        names=("run.best",),
+        edge="attribute",
+    ),
+    Case(
+        name="a slot",
+        code=H + "class Run: __slots__ = ('best',)\nrun = Run()\nrun.best = h\ndel h",
+        names=("run.best",),
+        edge="attribute",
+    ),
+    Case(
+        name="an attribute of a class",
+        code=H + "class Run: best = h\ndel h",
+        names=("Run.best",),
+        edge="attribute",
+    ),
+    Case(
+        name="a global name of a module",
+        code=H + "import colorsys\ncolorsys.best = h\ndel h",
+        names=("colorsys.best",),
+        edge="attribute",
+    ),
+    Case(
+        name="a closure",
+        code="""
+def make():
+    global probe
+    buf = torch.ones(10)
+    probe = weakref.ref(buf)
+    return lambda: buf
+call = make()
+""",
+        names=("call", "closure variable 'buf'"),
+        edge="cell",
+    ),
+    Case(
+        name="a default",
+        code=H + "def f(x, y=h): pass\ndel h",
+        names=("f, default argument",),
+        edge="item",
+    ),
+    Case(
+        name="a default by keyword",
+        code=H + "def f(x, *, y=h): pass\ndel h",
+        names=("f, default argument['y']",),
+        edge="item",
+    ),
+    Case(
+        name="a positional argument bound in",
+        code=H + "import functools\nf = functools.partial(print, h)\ndel h",
+        names=("f.args[0]",),
+        edge="item",
+    ),
+    Case(
+        name="a bound method",
+        code="""
+class Model:
+    def __init__(self): self.w = torch.ones(10)
+    def call(self): pass
+call = Model().call
+probe = weakref.ref(call.__self__.w)
+""",
+        names=("call.__self__.w",),
+        edge="attribute",
+    ),
+    Case(
+        name="a coroutine",
+        code="""
+class Pause:
+    def __await__(self):
+        yield 1
+async def fetch():
+    global probe
+    data = torch.ones(60)
+    probe = weakref.ref(data)
+    await Pause()
+waiting = fetch()
+waiting.send(None)
+""",
+        names=("waiting", "coroutine fetch()", "variable data"),
+        edge="generator",
+    ),
+    Case(
+        name="the frame of another thread",
+        code="""
+import threading, time
+begun = threading.Event()
+def work():
+    global probe
+    batch = torch.ones(10)
+    probe = weakref.ref(batch)
+    begun.set()
+    time.sleep(1)
+threading.Thread(target=work, name="loader").start()
+begun.wait()
+""",
+        names=("frame work() cell.py:9 of thread loader", "variable batch"),
+        edge="frame",
+        frees=False,
+    ),
+    Case(
+        name="a chained error",
+        code=FAIL
+        + """
+try:
+    try:
+        fail()
+    except ValueError as first:
+        raise KeyError(2) from first
+except KeyError as second:
+    kept = second
+""",
+        names=("kept", "frame fail()", "variable inside"),
+        edge="frame",
+        mends=3,
+    ),
+    Case(
+        name="an error in a group",
+        code=FAIL
+        + """
+try:
+    fail()
+except ValueError as first:
+    group = ExceptionGroup("g", [first])
+""",
+        names=("group", "frame fail()", "variable inside"),
+        edge="frame",
+        mends=3,
+    ),
+    Case(
+        name="an argument of an error",
+        code=H + "error = ValueError('bad', h)\ndel h",
+        names=("error.args[1]",),
+        edge="item",
+    ),
+    Case(
+        name="the last error",
+        code=FAIL
+        + """
+import sys
+try:
+    fail()
+except ValueError as first:
+    sys.last_value, sys.last_traceback = first, first.__traceback__
+""",
+        names=("sys.last_", "frame fail()", "variable inside"),
+        edge="frame",
+        mends=3,
+    ),
+    Case(
+        name="a list of 200,000",
+        code=H + "many = [None] * 199_999 + [h]\ndel h",
+        names=("many[199999]",),
+        edge="item",
+    ),
+    Case(
+        name="a plain object in a list",
+        code="class L(list): pass\nouter = [L([1, 2])]\nprobe = weakref.ref(outer[0])",
+        names=("outer[0]",),
+        edge="item",
+    ),
+    Case(
+        name="an instance",
+        code="class A: pass\na = A()\na.b = A()\nprobe = weakref.ref(a.b)",
+        names=("a.b",),
+        edge="attribute",
+    ),
+    Case(
+        name="a layer of a model",
+        code="model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())\nprobe = weakref.ref(model[0])",
+        names=("model.0",),
+        edge="item",
+    ),
+]
+TORCH = [
+    Case(
+        name="a view of a view",
+        code=H + "view = h[:10][:, :5]\ndel h",
+        names=("view", "_base"),
+        edge="base",
+    ),
+    Case(
+        name="a part of a NumPy array",
+        code="""
+h = torch.ones(64, 256)
+probe = weakref.ref(h.untyped_storage())
+part = h.numpy()[:3]
+del h
+""",
+        names=("part",),
+        edge="ndarray",
+    ),
+    Case(
+        name="a memory view",
+        code="""
+h = torch.ones(64)
+probe = weakref.ref(h.untyped_storage())
+view = memoryview(h.numpy())
+del h
+""",
+        names=("view",),
+        edge="ndarray",
+    ),
+    Case(
+        name="save_for_backward",
+        code="""
+class Twice(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * 2
+x = torch.ones(10, requires_grad=True) * 1
+probe = weakref.ref(x)
+loss = Twice.apply(x).sum()
+del x
+""",
+        names=("loss", "TwiceBackward", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="a view of its own output on ctx",
+        code="""
+class Loop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x):
+        return x * 2
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+y = Loop.apply(torch.ones(10, requires_grad=True))
+y.grad_fn.view = y[:5]
+probe = weakref.ref(y)
+del y
+""",
+        names=("no collector frees", "cycle", "view", "_base"),
+        edge="base",
+        uncollectable=True,
+        frees=False,
+    ),
+    Case(
+        name="the leaf of a graph",
+        code="w = torch.ones(9, requires_grad=True)\nprobe = weakref.ref(w)\nloss = w.sum()\ndel w",
+        names=("loss", "grad_fn SumBackward0", "AccumulateGrad", "variable"),
+        edge="variable",
+    ),
+    Case(
+        name="a hook on a tensor",
+        code=H + "w = torch.ones(3, requires_grad=True)\n"
+        "w.register_hook(lambda g, h=h: None)\ndel h",
+        names=("hook <lambda> on w", "default argument"),
+        edge="item",
+    ),
+    Case(
+        name="a hook before forward",
+        code=H + "model = nn.Linear(2, 2)\n"
+        "model.register_forward_pre_hook(lambda m, i, h=h: None)\ndel h",
+        names=("hook <lambda> on model", "default argument"),
+        edge="item",
+    ),
+    Case(
+        name="a hook in backward",
+        code=H + "model = nn.Linear(2, 2)\n"
+        "model.register_full_backward_hook(lambda m, i, o, h=h: None)\ndel h",
+        names=("hook <lambda> on model", "default argument"),
+        edge="item",
+    ),
+    Case(
+        name="a hook that is a partial",
+        code=H
+        + """
+import functools
+def save(h, m, i, o): pass
+model = nn.Linear(2, 2)
+model.register_forward_hook(functools.partial(save, h))
+del h
+""",
+        names=("hook save on model", "args[0]"),
+        edge="item",
+    ),
+    Case(
+        name="the gradient of a tensor that retains it",
+        code="""
+x = torch.ones(10, requires_grad=True)
+y = x * 2
+y.retain_grad()
+y.sum().backward()
+probe = weakref.ref(y.grad)
+""",
+        names=("y", ".grad"),
+        edge="grad",
+    ),
+    Case(
+        name="DLPack",
+        code="h = torch.ones(64)\nprobe = weakref.ref(h)\n"
+        "capsule = torch.utils.dlpack.to_dlpack(h)\ndel h",
+        names=("C++ reference",),
+        edge="",
+        complete=False,
+        frees=False,
+    ),
+    Case(
+        name="TorchScript",
+        code="""
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = torch.ones(10)
+    def forward(self, x):
+        return x + self.w
+module = M()
+traced = torch.jit.script(module)
+probe = weakref.ref(module.w)
+del module
+""",
+        names=("C++ reference",),
+        edge="",
+        complete=False,
+        frees=False,
+    ),
+]
+CASES = [*TRAINING, *PYTHON, *TORCH]
