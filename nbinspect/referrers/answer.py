@@ -16,7 +16,7 @@ from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import Reference, node_cap, walk
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.chains import Narrator
-from nbinspect.referrers.mends import mend
+from nbinspect.referrers.mends import break_cycle, mend
 from nbinspect.referrers.records import Chain, ReferenceReport
 from nbinspect.render.format import bytes_text
 from nbinspect.tensors import (
@@ -139,10 +139,7 @@ def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
     if collectable:
         sentence, code = "Garbage that waits for the collector: `{}` frees it.", "gc.collect()"
     if uncollectable:
-        sentence = (
-            "Break the cycle with `{}`, and use `torch.autograd.grad` where gradients need a graph."
-        )
-        code = f"{what.name}.grad = None"
+        sentence, code = break_cycle(chains[0], what.name)
     return ReferenceReport(
         name=what.name,
         description=what.description,

@@ -235,10 +235,13 @@ class Backward:
         """
         found: dict[int, Any] = {}
         for array in HeapIndex(gc.get_objects()).untracked(np.ndarray):
-            if id(array.base) in self.targets:
-                reference = Reference(id(array), id(array.base), "array", False)
-                if self._note(reference):
-                    found[id(array)] = array
+            chain = [array]  # a part of an array may be all that keeps the whole one
+            while issubclass(type(chain[-1].base), np.ndarray):
+                chain.append(chain[-1].base)
+            if id(chain[-1].base) in self.targets:
+                for one in reversed(chain):
+                    if id(one) not in found and self._note(_over(one)):
+                        found[id(one)] = one
         self.objects.update(found)
         return list(found.values())
 
@@ -261,3 +264,8 @@ class Backward:
         owners = _torch.use_count(value) or 1
         # A tensor with owners in C++ has one reference from there to its Python side.
         return Unexplained(python - (owners > 1), owners - 1)
+
+
+def _over(array: Any) -> Reference:
+    """Give the reference from a NumPy array to what owns its bytes."""
+    return Reference(id(array), id(array.base), "array", False)

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
+import types
 from typing import Any
 
 from nbinspect import notebook
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.heapgraph.parts import Label
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
 from nbinspect.tensors import class_name, describe, is_node, is_tensor, storage_bytes
 
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
+# Nothing can be taken out of these, but for what is in an error's own dictionary.
+FIXED = (tuple, frozenset, functools.partial, types.MethodType, BaseException)
 MOST_NODES = 6  # of a run of autograd nodes; those in its middle are left out
 
 
@@ -77,6 +82,8 @@ class Narrator:
                     links.append(Link(f"{runs[number] - 4:,} more nodes", "other", ""))
                 continue
             link = self._link(_shown(label), step.edge, reference.child)
+            if isinstance_of(parent, *FIXED):
+                link = dataclasses.replace(link, droppable=links[-1].droppable)
             is_longer_name = step.edge in FOLDED and type(parent) is not LruCache
             if is_longer_name:
                 links[-1] = link
@@ -111,9 +118,10 @@ class Narrator:
                 f"{class_name(type(value))} {describe(value)}",
                 storage_bytes(value),
                 key,
+                text,
             )
         kind = str(value.name()) if is_node(value) else class_name(type(value))
-        return Link(text, edge, kind, None, key)
+        return Link(text, edge, kind, None, key, text)
 
     def _name_of(self, value: Any) -> str | None:
         """Name a dictionary's key that is an object, e.g. the parameter in an optimizer's state."""

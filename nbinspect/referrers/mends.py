@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from nbinspect.referrers.records import Chain
+from nbinspect.referrers.records import Chain, Link
 
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
 ITEM = re.compile(r"(.+)\[(?:\d+|'[^']*')\]")
@@ -24,26 +24,54 @@ def mend(chain: Chain, name: str) -> tuple[str, str]:
         if found := rule(chain):
             return found
     if not _is_code(first):
-        return f"It goes when {first} ends or lets go of it.", ""
-    if _through_graph(chain):
+        return _no_code(chain.links[0])
+    held = chain.links[1] if len(chain.links) > 1 else None
+    if held is None or chain.links[0].droppable not in {"", first}:
+        return _drop(chain.links[0])
+    if held.label.startswith("grad_fn "):
         return _graph(first)
-    if chain.links[-1].edge == "grad":
-        holder = chain.links[-2].label if len(chain.links) > 1 else name
-        code = f"{holder}.grad = None"
+    if len(chain.links) > 2:
+        return _drop(chain.links[0])
+    if held.edge == "grad":
+        code = f"{first}.grad = None"
         return "Free the gradient with `{}`, or all with `zero_grad(set_to_none=True)`.", code
-    if chain.links[-1].edge == "base":
+    if held.edge == "base":
         return "Keep a copy of the part with `{}`.", f"{first} = {first}.clone()"
-    if chain.links[-1].edge == "ndarray":
+    if held.edge == "ndarray" and chain.links[0].type_name == "ndarray":
         return "Own the numbers instead: `{}`.", f"{first} = {first}.copy()"
-    return "Let it go with `{}`.", f"del {first}"
+    return _drop(chain.links[0])
+
+
+def _drop(first: Link) -> tuple[str, str]:
+    return "Let it go with `{}`.", f"del {first.droppable or first.label}"
+
+
+def break_cycle(chain: Chain, name: str) -> tuple[str, str]:
+    """Say how to break a cycle through C++, as (sentence, line of code or "")."""
+    if any(link.edge == "grad" for link in chain.links):
+        return (
+            "Break the cycle with `{}`, and use `torch.autograd.grad` where gradients need a graph.",
+            f"{name}.grad = None",
+        )
+    on_ctx = re.fullmatch(r"grad_fn \w+\.(\w+)", chain.links[1].label)
+    if on_ctx is None:
+        return "Keep a detached copy where the cycle closes: `.detach()`.", ""
+    code = f"{name}.grad_fn.{on_ctx[1]} = None"
+    return "Its own grad_fn keeps a view of it: break that with `{}`, and keep no output on ctx.", code
+
+
+def _no_code(first: Link) -> tuple[str, str]:
+    """Say how to let go of a holder whose name is not code, e.g. ``seen, a key``, ``model.0``."""
+    if first.type_name == "frame":
+        return f"It goes when {first.label} returns.", ""
+    whole = NAME.match(first.label)
+    if whole is not None and first.label[whole.end() :].startswith((",", ".", "[")):
+        return "Let it go with its holder: `{}`.", f"del {whole[0]}"
+    return f"It goes when {first.label} ends or lets go of it.", ""
 
 
 def _is_code(name: str) -> bool:
     return NAME.fullmatch(name) is not None
-
-
-def _through_graph(chain: Chain) -> bool:
-    return any(link.label.startswith("grad_fn ") for link in chain.links)
 
 
 def _graph(first: str) -> tuple[str, str]:
@@ -70,8 +98,10 @@ def _last_error(chain: Chain) -> tuple[str, str] | None:
 
 
 def _kept_error(chain: Chain) -> tuple[str, str] | None:
-    first = chain.links[0].label
-    if not _is_code(first) or not any(link.type_name == "traceback" for link in chain.links):
+    holder, first = chain.links[0], chain.links[0].label
+    if not _is_code(first) or holder.droppable != first or len(chain.links) < 2:
+        return None
+    if not chain.links[1].label.startswith("frame ") or holder.type_name in {"traceback", "frame"}:
         return None
     return "Keep the error without its frames: `{}`.", f"{first} = {first}.with_traceback(None)"
 
@@ -92,7 +122,7 @@ def _suspended(chain: Chain) -> tuple[str, str] | None:
 
 def _hook(chain: Chain) -> tuple[str, str] | None:
     for before, link in zip(chain.links, chain.links[1:], strict=False):
-        if link.edge == "hook":
+        if link.label.startswith("hook "):
             code = f"{before.label}.clear()" if _is_code(before.label) else ""
             return "Take the hook off with its `handle.remove()`, or all with `{}`.", code
     return None

@@ -19,6 +19,7 @@ class Link:
         type_name: the type of the object that the label names.
         size_bytes: bytes of its storage, for a tensor.
         key: its id when it was seen; a later object may have the same.
+        droppable: the label, less what cannot be taken out of its holder: an item of a tuple.
     """
 
     label: str
@@ -26,6 +27,7 @@ class Link:
     type_name: str
     size_bytes: int | None = None
     key: int = 0
+    droppable: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,8 @@ class Answer:
         facts: what the cell has put into `facts`, e.g. how often something was called.
         counts: reference count and use count of the object, before and after.
         ran: the lines of the mends that were run, one after the other.
-        alive: the object outlived them.
+        at_once: the object died at the last mend; else only a collection frees it.
+        alive: it outlived both.
         error: what the cell, the question or a mend raised, "" if nothing.
     """
 
@@ -38,6 +39,7 @@ class Answer:
     facts: list[Any] = field(default_factory=list)
     counts: tuple[list[int], list[int]] = ([], [])
     ran: list[str] = field(default_factory=list)
+    at_once: bool = False
     alive: bool = True
     error: str = ""
 
@@ -117,7 +119,10 @@ def answer(question: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
         if probe() is not None and report.code:
             result["ran"].append(report.code)
             exec(report.code, names)
-            report = refchain(probe(), name=expression)
+            if probe() is not None:
+                report = refchain(probe(), name=expression)
+    result["at_once"] = probe() is None
+    gc.collect()
     result["alive"] = probe() is not None
     return result
 

@@ -13,7 +13,7 @@ class Case:
         names: parts of the answer in this order: its verdict first, then one of its chains.
         edge: the kind of reference by which the nearest chain ends, "" where there is none.
         mends: how often a mend is needed; each breaks one chain.
-        frees: the mends let the object go, at once and without the collector.
+        frees: the mends let the object go, at the latest with the next collection.
     """
 
     name: str
@@ -281,14 +281,14 @@ PYTHON = [
     ),
     Case(
         name="an attribute",
-        code=H + "class Run: pass\nrun = Run()\nrun.best = h\ndel h",
-        names=("run.best",),
+        code=H + "class Trial: pass\ntrial = Trial()\ntrial.best = h\ndel h",
+        names=("trial.best",),
         edge="attribute",
     ),
     Case(
         name="a slot",
-        code=H + "class Run: __slots__ = ('best',)\nrun = Run()\nrun.best = h\ndel h",
-        names=("run.best",),
+        code=H + "class Trial: __slots__ = ['best']\ntrial = Trial()\ntrial.best = h\ndel h",
+        names=("trial.best",),
         edge="attribute",
     ),
     Case(
@@ -521,7 +521,6 @@ del y
         names=("no collector frees", "cycle", "view", "_base"),
         edge="base",
         uncollectable=True,
-        frees=False,
     ),
     Case(
         name="the leaf of a graph",
@@ -587,16 +586,10 @@ probe = weakref.ref(y.grad)
     Case(
         name="TorchScript",
         code="""
-class M(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.w = torch.ones(10)
-    def forward(self, x):
-        return x + self.w
-module = M()
-traced = torch.jit.script(module)
-probe = weakref.ref(module.w)
-del module
+h = torch.ones(3)
+graph = torch.jit.trace(lambda x: x + h, torch.ones(3))
+probe = weakref.ref(h)
+del h
 """,
         names=("C++ reference",),
         edge="",

@@ -1,0 +1,149 @@
+"""Everything that is planted is named, counted and let go by the line that the answer gives."""
+
+from __future__ import annotations
+
+import pytest
+from asking import Answer, Asker
+from planted import CASES, Case, H
+
+
+def in_order(parts: tuple[str, ...], text: str) -> bool:
+    at = 0
+    for part in parts:
+        at = text.find(part, at)
+        if at < 0:
+            return False
+        at += len(part)
+    return True
+
+
+def told(found: Answer, n: int) -> str:
+    """The verdict and one chain, as they are read."""
+    chain = found.chains()[n] if found.chains() else ""
+    root = found.report["chains"][n]["root"] if chain else ""
+    return f"{found.report['verdict']} {root} {chain}"
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_planted(asker: Asker, case: Case) -> None:
+    found = asker.ask(case.code, mends=case.mends)
+    assert found.error == ""
+    report = found.report
+    chains = range(max(1, len(found.chains())))
+    assert any(in_order(case.names, told(found, n)) for n in chains), found.text
+    assert (found.edge() if case.edge else "") == case.edge
+    assert report["complete"] == case.complete
+    assert (report["n_explained"] == report["n_references"]) == case.complete
+    assert report["collectable"] == case.collectable
+    assert report["uncollectable"] == case.uncollectable
+    assert found.counts[0] == found.counts[1]
+    assert found.alive != case.frees, found.ran
+    for part in ("nbinspect", "asking.py"):
+        assert part not in found.text.replace("no collector", "")
+
+
+def test_a_weak_reference_holds_nothing(asker: Asker) -> None:
+    code = H + "more = [weakref.ref(h), weakref.WeakSet([h]), weakref.WeakValueDictionary({1: h})]"
+    found = asker.ask(code, every=True)
+    assert found.error == ""
+    assert found.chains() == ["h"]
+    assert not found.alive
+
+
+def test_every_root_and_every_name(asker: Asker) -> None:
+    code = H + "same = h\na = [h, {'k': h}]\nclass A: pass\no = A()\no.h = h\ndef f(x=h): pass"
+    found = asker.ask(code, every=True)
+    assert found.error == ""
+    assert {"h", "same", "a[0]", "o.h", "f, default argument[0]"} <= set(found.chains())
+    assert found.report["complete"]
+
+
+def test_a_chain_of_3000_links(asker: Asker) -> None:
+    code = H + "deep = [h]\nfor _ in range(3000):\n    deep = [deep]\ndel h"
+    found = asker.ask(code)
+    assert found.error == ""
+    assert found.chains()[0].startswith("deep[0][0]")
+    assert found.edge() == "item"
+
+
+def test_what_a_checkpoint_and_hooks_pack_is_not_unpacked(asker: Asker) -> None:
+    found = asker.ask(
+        """
+from torch.utils.checkpoint import checkpoint
+def block(x):
+    facts.append("forward")
+    return x.exp().exp()
+x = torch.ones(10, requires_grad=True) * 1
+probe = weakref.ref(x)
+loss = checkpoint(block, x, use_reentrant=False).sum()
+del x
+"""
+    )
+    assert found.error == ""
+    assert found.facts == ["forward"]
+    assert found.chains()[0].startswith("loss -> grad_fn SumBackward0")
+    found = asker.ask(
+        """
+def pack(t):
+    return ["packed", t]
+def unpack(packed):
+    facts.append("unpacked")
+    return packed[1]
+x = torch.ones(10, requires_grad=True) * 1
+probe = weakref.ref(x)
+with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+    loss = x.exp().mul(x).sum()
+del x
+"""
+    )
+    assert found.error == ""
+    assert found.facts == []
+    assert found.chains()[0].startswith("loss -> grad_fn SumBackward0")
+
+
+HOSTILE = """
+class Hostile:
+    def _called(self, *args):
+        facts.append("called")
+        raise RuntimeError("mine")
+    __getattr__ = __repr__ = __eq__ = __hash__ = __len__ = __bool__ = __iter__ = _called
+    __str__ = __sizeof__ = _called
+    __class__ = property(_called)
+    extra = property(_called)
+"""
+
+
+def test_objects_with_methods_of_their_own(asker: Asker) -> None:
+    found = asker.ask(
+        HOSTILE + "h = Hostile()\nholder = Hostile()\nholder.held = h\ndel h", "vars(holder)['held']"
+    )
+    assert found.error == ""
+    assert found.facts == []
+    assert found.chains() == ["holder.held"]
+
+
+@pytest.mark.parametrize(
+    ("expression", "said"),
+    [
+        ("3", "small number 3"),
+        ("None", "None exists once"),
+        ("True", "True exists once"),
+        ("...", "Ellipsis exists once"),
+        ("'name'", "interned"),
+        ("''", "interned"),
+        ("()", "exists once"),
+        ("int", ""),
+    ],
+)
+def test_values_without_an_identity_of_their_own(
+    asker: Asker, expression: str, said: str
+) -> None:
+    found = asker.ask("", expression)
+    assert found.error == ""
+    assert said in found.report["verdict"], found.text
+    assert (found.chains() == []) == bool(said)
+
+
+def test_bytes_of_a_cycle_are_said(asker: Asker) -> None:
+    code = next(case.code for case in CASES if case.name == "a cycle in Python")
+    assert "600 B" in asker.ask(code).text
