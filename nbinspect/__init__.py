@@ -20,6 +20,7 @@ if typing.TYPE_CHECKING:
     from nbinspect.referrers.answer import refchain
     from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
     from nbinspect.referrers.survey import refchain_largest
+    from nbinspect.widgets import explore
 
 __version__ = "0.1.0"
 
@@ -37,6 +38,7 @@ __all__ = [
     "SourceLine",
     "Unavailable",
     "__version__",
+    "explore",
     "gpumem",
     "load_ipython_extension",
     "memwatch",
@@ -58,6 +60,7 @@ _HOMES = {
     "ReferenceSurvey": "nbinspect.referrers.records",
     "SourceLine": "nbinspect.records",
     "Unavailable": "nbinspect.blocks",
+    "explore": "nbinspect.widgets",
     "gpumem": "nbinspect.memory",
     "memwatch": "nbinspect.memory",
     "refchain": "nbinspect.referrers.answer",

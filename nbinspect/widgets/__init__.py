@@ -3,8 +3,13 @@
 from __future__ import annotations
 
 import sys
+import typing
 
-__all__ = ["close_live", "open_live"]
+if typing.TYPE_CHECKING:
+    from nbinspect.referrers.records import ReferenceReport
+    from nbinspect.widgets.explorer import GraphExplorer
+
+__all__ = ["close_live", "explore", "open_live"]
 
 
 def open_live(*, hz: float = 5.0) -> None:
@@ -30,3 +35,25 @@ def close_live() -> int:
     """Close every live view and end its thread; give how many were open."""
     session = sys.modules.get("nbinspect.widgets.session")
     return int(session.close_live()) if session else 0
+
+
+def explore(report: ReferenceReport, target: object = None) -> GraphExplorer:
+    """Who else keeps this alive? Walk up from box to box with clicks.
+
+    Shown in a notebook, it shows the report too, which stays when no kernel answers any more.
+
+    Args:
+        report: what `nbinspect.refchain` answered.
+        target: the object that was asked about, only referred to weakly; without it, and for an
+            object that allows no weak reference, the picture does not unfold.
+
+    Returns:
+        A widget that holds plain values alone, so it keeps nothing alive.
+
+    **Cost**: a layout (0.1 s); each click a pass over the heap for each step from the target up to
+    the box.
+    **Blind to**: holders that exist in C++ alone, and the values of a running expression.
+    """
+    from nbinspect.widgets.explorer import explore as explore_
+
+    return explore_(report, target)
