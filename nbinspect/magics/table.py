@@ -201,6 +201,9 @@ def _refchain_options() -> Options:
         In Python: nbinspect.refchain(h, name="h").
         """,
     )
+    options.usage = (
+        "%(prog)s EXPR [--all] [-o NAME]\n       %(prog)s --type T [--largest N] [-o NAME]"
+    )
     options.add_argument("--all", action="store_true", help="find every root, not only the nearest")
     options.add_argument("--type", metavar="T", help="look at the largest objects of this type")
     options.add_argument(

@@ -14,6 +14,7 @@ from nbinspect import _torch
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import Reference, node_cap, walk
+from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.chains import Narrator
 from nbinspect.referrers.mends import break_cycle, mend
@@ -30,6 +31,9 @@ from nbinspect.tensors import (
 )
 
 IMMORTAL = (type(None), bool, type(Ellipsis), type(NotImplemented))
+LARGEST_COUNT = 900_000_000  # Python gives more to what it never frees
+EMPTY = (tuple, str, bytes, frozenset)
+LONGEST_INTERNED = 4096
 MOST_CHAINS = 12
 
 
@@ -86,13 +90,29 @@ class _What(NamedTuple):
 
 def _shared_by_all(value: object) -> str:
     """Say why a value has no identity of its own, "" if it has one."""
-    if isinstance(value, IMMORTAL):
+    kind = type(value)  # `isinstance` would ask the object for its `__class__`
+    if _is_one_of(kind, IMMORTAL) or (_is_one_of(kind, EMPTY) and value == kind()):
         return f"{value!r} exists once, for as long as Python runs"
+    if sys.getrefcount(value) > LARGEST_COUNT:
+        return f"this {class_name(kind)} exists once, for as long as Python runs"
     if type(value) is int and -5 <= value <= 256:
         return f"the small number {value} exists once, for as long as Python runs"
-    if type(value) is str and value and sys.intern(str(value)) is value:
+    if type(value) is str and _is_interned(value):
         return "this string is interned: all code that spells it shares it"
     return ""
+
+
+def _is_one_of(kind: type, kinds: tuple[type, ...]) -> bool:
+    """Like ``in``, which would ask a metaclass of the user's for equality."""
+    return any(kind is one for one in kinds)
+
+
+def _is_interned(text: str) -> bool:
+    """Say whether a string is the one that all code shares, without making it so."""
+    if len(text) > LONGEST_INTERNED:
+        return False
+    copy = "".join((text[:1], text[1:]))
+    return copy is text or sys.intern(copy) is text
 
 
 def _nothing_to_say(value: object, name: str, reason: str, duration_s: float) -> ReferenceReport:
@@ -114,7 +134,7 @@ def _is_called(name: str) -> Callable[[Backward, Reference], bool]:
 
 def _targets(box: list[Any]) -> list[Any]:
     """Give the object, or all that looks into a storage."""
-    if not isinstance(box[0], torch.UntypedStorage):
+    if not isinstance_of(box[0], torch.UntypedStorage):
         return [box[0]]  # a list of its own, since the search empties it
     handle = _torch.handle(box[0])
     found = walk(tensors_and_nodes(gc.get_objects()), node_cap()).found.values()
@@ -248,12 +268,12 @@ def _description(value: Any) -> str:
     if is_tensor(value):
         size = _size(value)
         return describe(value) + (f", {bytes_text(size)}" if size is not None else "")
-    if isinstance(value, torch.UntypedStorage):
+    if isinstance_of(value, torch.UntypedStorage):
         return f"storage of {bytes_text(value.nbytes())}"
     return short_name(value)
 
 
 def _size(value: Any) -> int | None:
-    if isinstance(value, torch.UntypedStorage):
+    if isinstance_of(value, torch.UntypedStorage):
         return int(value.nbytes())
     return storage_bytes(value) if is_tensor(value) else None

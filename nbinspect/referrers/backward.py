@@ -19,6 +19,7 @@ from nbinspect.heapgraph.roots import Root, roots
 from nbinspect.tensors import is_node, is_tensor, tensors_and_nodes, tensors_of_python
 
 WIDE = 24  # objects on one level; more are cheaper to find in an index of the whole heap
+DEEP = 20  # levels; an index pays for more
 FRAME_COST = 3
 MOST_OBJECTS = 200_000
 
@@ -79,6 +80,7 @@ class Backward:
         self._native: NativeWalk | None = None
         self._native_holders: dict[int, list[Reference]] = defaultdict(list)
         self._index: HeapIndex | None = None
+        self._n_scans = 0
         self.ours = {id(self.objects), id(self.root_objects), *ours}
         self.frames = list(notebook.running_frames())
 
@@ -187,7 +189,8 @@ class Backward:
 
     def _tracked_holders(self, level: list[Any]) -> Iterator[tuple[Any, int]]:
         """Ask the collector: by a scan for few objects, by an index of the heap for many."""
-        if self._index is None and len(level) > WIDE:
+        self._n_scans += 1
+        if self._index is None and (len(level) > WIDE or self._n_scans > DEEP):
             self._index = HeapIndex(gc.get_objects())
             self.ours |= {id(self._index), id(self._index.objects), id(vars(self._index))}
         if self._index is not None:

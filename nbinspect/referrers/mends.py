@@ -7,6 +7,7 @@ import re
 from nbinspect.referrers.records import Chain, Link
 
 NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
+LONGEST_CODE = 200
 ITEM = re.compile(r"(.+)\[(?:\d+|'[^']*')\]")
 
 
@@ -26,7 +27,7 @@ def mend(chain: Chain, name: str) -> tuple[str, str]:
     if not _is_code(first):
         return _no_code(chain.links[0])
     held = chain.links[1] if len(chain.links) > 1 else None
-    if held is None or chain.links[0].droppable not in {"", first}:
+    if held is None or chain.links[0].droppable not in {"", first} or len(first) > LONGEST_CODE:
         return _drop(chain.links[0])
     if held.label.startswith("grad_fn "):
         return _graph(first)
@@ -43,7 +44,10 @@ def mend(chain: Chain, name: str) -> tuple[str, str]:
 
 
 def _drop(first: Link) -> tuple[str, str]:
-    return "Let it go with `{}`.", f"del {first.droppable or first.label}"
+    code = first.droppable or first.label
+    if len(code) > LONGEST_CODE:  # Python's own parser fails at some thousand brackets
+        code = code[: re.search(r"\W|$", code).start()]  # type: ignore[union-attr]  # "$" matches
+    return "Let it go with `{}`.", f"del {code}"
 
 
 def break_cycle(chain: Chain, name: str) -> tuple[str, str]:

@@ -413,7 +413,7 @@ except ValueError as first:
     Case(
         name="an argument of an error",
         code=H + "error = ValueError('bad', h)\ndel h",
-        names=("error.args[1]",),
+        names=("error", "args[1]"),
         edge="item",
     ),
     Case(

@@ -69,7 +69,10 @@ def test_a_chain_of_3000_links(asker: Asker) -> None:
 def test_what_a_checkpoint_and_hooks_pack_is_not_unpacked(asker: Asker) -> None:
     found = asker.ask(
         """
+import gc
 from torch.utils.checkpoint import checkpoint
+checkpoint(torch.exp, torch.ones(1, requires_grad=True), use_reentrant=False)
+gc.collect()  # its first call imports the compiler, whose frames hold what it was called with
 def block(x):
     facts.append("forward")
     return x.exp().exp()
@@ -130,15 +133,17 @@ def test_objects_with_methods_of_their_own(asker: Asker) -> None:
         ("True", "True exists once"),
         ("...", "Ellipsis exists once"),
         ("'name'", "interned"),
-        ("''", "interned"),
+        ("''", "exists once"),
+        ("'é'", "exists once"),
+        ("spelled", ""),
         ("()", "exists once"),
-        ("int", ""),
+        ("Mine", ""),
     ],
 )
 def test_values_without_an_identity_of_their_own(
     asker: Asker, expression: str, said: str
 ) -> None:
-    found = asker.ask("", expression)
+    found = asker.ask("class Mine: pass\nspelled = ' '.join(['two', 'words'])", expression)
     assert found.error == ""
     assert said in found.report["verdict"], found.text
     assert (found.chains() == []) == bool(said)
