@@ -1,4 +1,4 @@
-"""``python -m benchmarks [memory|census|live|load|render ...] [--quick] [--write]``."""
+"""``python -m benchmarks [memory|census|references|live|load|render ...] [--quick] [--write]``."""
 
 from __future__ import annotations
 
@@ -9,7 +9,17 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from benchmarks import accuracy, census, coverage, live, loading, machine, rendering, steps
+from benchmarks import (
+    accuracy,
+    census,
+    coverage,
+    live,
+    loading,
+    machine,
+    references,
+    rendering,
+    steps,
+)
 from benchmarks.tables import Table
 
 Question = Callable[..., list[Table]]
@@ -17,6 +27,7 @@ Question = Callable[..., list[Table]]
 QUESTIONS: dict[str, tuple[Question, ...]] = {
     "memory": (steps.tables, accuracy.tables),
     "census": (census.tables, coverage.tables),
+    "references": (references.tables,),
     "live": (live.tables,),
     "load": (loading.tables,),
     "render": (rendering.tables,),

@@ -40,6 +40,11 @@ def is_node(value: object) -> bool:
     return _is_node_type(type(value))
 
 
+def node_name(node: Any) -> str:
+    """Name an autograd node as torch's documents do: ``AccumulateGrad``, with no C++ namespace."""
+    return str(node.name()).rpartition("::")[2]
+
+
 def _is_node_type(kind: type) -> bool:
     if issubclass(kind, torch.Tensor):
         return False

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from nbinspect import notebook
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
 from nbinspect.heapgraph.parts import Label, Step, attribute, parts
-from nbinspect.tensors import class_name, describe, is_node, is_tensor
+from nbinspect.tensors import class_name, describe, is_node, is_tensor, node_name
 
 LONGEST_KEY = 60
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
@@ -199,7 +199,7 @@ def short_name(value: Any) -> str:
     if is_tensor(value):
         return f"tensor {describe(value)}"
     if is_node(value):
-        return str(value.name())
+        return node_name(value)
     if isinstance_of(value, types.FrameType):
         return notebook.frame_label(value)
     if isinstance_of(value, types.FunctionType):

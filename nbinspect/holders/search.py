@@ -14,7 +14,7 @@ from nbinspect.heapgraph.native import Reference
 from nbinspect.heapgraph.objects import has_dict, isinstance_of
 from nbinspect.heapgraph.parts import Label
 from nbinspect.holders.tags import module_parts, tags
-from nbinspect.tensors import is_node, is_tensor, is_wrapper
+from nbinspect.tensors import is_node, is_tensor, is_wrapper, node_name
 
 TRANSPARENT = (dict, list, tuple, set, frozenset)
 FRAME_COST = 3
@@ -224,7 +224,7 @@ class Search:
         while at is not None:
             value: Any = self.graph.objects.get(at.key)
             if is_node(value):
-                return str(value.name()), slot
+                return node_name(value), slot
             arrival = self.arrivals[at]
             at, slot = arrival.before, arrival.reference.slot if arrival.reference else ""
         return "a node", ""

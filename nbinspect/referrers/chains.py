@@ -14,7 +14,7 @@ from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.heapgraph.parts import Label
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
-from nbinspect.tensors import class_name, describe, is_node, is_tensor, storage_bytes
+from nbinspect.tensors import class_name, describe, is_node, is_tensor, node_name, storage_bytes
 
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
 # Nothing can be taken out of these, but for what is in an error's own dictionary.
@@ -46,7 +46,7 @@ class Narrator:
 
     def _from_name(self, label: Label, edge: str, key: int) -> Chain:
         links = self._down(key, [self._link(label.text, edge, key)], label)
-        return Chain(links[0].label.partition("[")[0].partition(".")[0], links)
+        return Chain(label.text, links)
 
     def _from_frame(self, start: Reference) -> Chain:
         frame = self._search.frames[-start.parent - 1]
@@ -96,7 +96,7 @@ class Narrator:
         slot = reference.slot
         step = self._reader.step(label, parent, child, slot, self._name_of)
         if slot in {"next", "grad_fn"}:
-            name = str(child.name())
+            name = node_name(child)
             text = name if slot == "next" else f"grad_fn {name}"
             return step._replace(label=Label(text))
         if slot:
@@ -120,7 +120,7 @@ class Narrator:
                 key,
                 text,
             )
-        kind = str(value.name()) if is_node(value) else class_name(type(value))
+        kind = node_name(value) if is_node(value) else class_name(type(value))
         return Link(text, edge, kind, None, key, text)
 
     def _name_of(self, value: Any) -> str | None:
