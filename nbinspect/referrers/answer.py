@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -31,6 +32,7 @@ from nbinspect.tensors import (
 )
 
 IMMORTAL = (type(None), bool, type(Ellipsis), type(NotImplemented))
+ONE_AT_A_TIME = threading.RLock()  # two searches would find each other's lists
 LARGEST_COUNT = 900_000_000  # Python gives more to what it never frees
 EMPTY = (tuple, str, bytes, frozenset)
 LONGEST_INTERNED = 4096
@@ -67,7 +69,7 @@ def refchain(
     del obj
     if reason := _shared_by_all(box[0]):
         return _nothing_to_say(box[0], name, reason, time.perf_counter() - start)
-    with collector_paused(), looking():
+    with ONE_AT_A_TIME, collector_paused(), looking():
         what = _What(name, _description(box[0]), _size(box[0]))
         search = Backward(
             _targets(box), every_root=all, budget_s=budget_s, is_known=_is_called(name)
@@ -93,12 +95,12 @@ def _shared_by_all(value: object) -> str:
     kind = type(value)  # `isinstance` would ask the object for its `__class__`
     if _is_one_of(kind, IMMORTAL) or (_is_one_of(kind, EMPTY) and value == kind()):
         return f"{value!r} exists once, for as long as Python runs"
-    if sys.getrefcount(value) > LARGEST_COUNT:
-        return f"this {class_name(kind)} exists once, for as long as Python runs"
     if type(value) is int and -5 <= value <= 256:
         return f"the small number {value} exists once, for as long as Python runs"
     if type(value) is str and _is_interned(value):
         return "this string is interned: all code that spells it shares it"
+    if sys.getrefcount(value) > LARGEST_COUNT:
+        return f"this {class_name(kind)} exists once, for as long as Python runs"
     return ""
 
 
@@ -155,7 +157,7 @@ def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
     n_references = sum(max(0, all_.python) + max(0, all_.native) for all_, _ in counts)
     python = sum(max(0, left.python) for _, left in counts)
     native = sum(max(0, left.native) for _, left in counts)
-    sentence, code = mend(chains[0], what.name) if chains else ("", "")
+    sentence, code = mend(chains[0]) if chains else ("", "")
     if collectable:
         sentence, code = "Garbage that waits for the collector: `{}` frees it.", "gc.collect()"
     if uncollectable:

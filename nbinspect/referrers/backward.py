@@ -100,8 +100,8 @@ class Backward:
         level, depth = list(self.objects.values()), 0
         while level and not self._is_done(depth):
             level = self._holders_of(level)
-            if depth == 0 and any(self.unexplained(key).python > 0 for key in self.targets):
-                level += self._arrays()
+            if depth == 0 and self._has_unexplained():
+                level += self._untracked()
             depth += 1
         self.exhausted = not level
         self.hits.sort(key=lambda hit: hit.cost)
@@ -109,8 +109,8 @@ class Backward:
     def one_level(self) -> None:
         """Find the direct holders only."""
         self._holders_of(list(self.objects.values()))
-        if any(self.unexplained(key).python > 0 for key in self.targets):
-            self._arrays()
+        if self._has_unexplained():
+            self._untracked()
 
     def close(self) -> None:
         """Let go of everything, even if an error's traceback still holds this search."""
@@ -231,22 +231,26 @@ class Backward:
                 if id(value) in wanted:
                     yield frame, Reference(-number, id(value), "", False)
 
-    def _arrays(self) -> list[Any]:
-        """Find NumPy arrays over a target's bytes.
+    def _untracked(self) -> list[Any]:
+        """Find NumPy arrays over a target's bytes, and saved tensors that Python code keeps.
 
         The collector does not track them, so all that tracked objects hold is looked through.
         """
-        found: dict[int, Any] = {}
-        for array in HeapIndex(gc.get_objects()).untracked(np.ndarray):
-            chain = [array]  # a part of an array may be all that keeps the whole one
-            while issubclass(type(chain[-1].base), np.ndarray):
-                chain.append(chain[-1].base)
-            if id(chain[-1].base) in self.targets:
-                for one in reversed(chain):
-                    if id(one) not in found and self._note(_over(one)):
-                        found[id(one)] = one
+        found, noted = dict[int, Any](), set[int]()
+        kinds = (np.ndarray, _torch.saved_tensor_type())
+        for value in HeapIndex(gc.get_objects()).untracked(*kinds):
+            steps = _steps_from(value)
+            if steps[0][1].child not in self.targets:
+                continue
+            for one, step in steps:
+                if id(one) not in noted and self._note(step):
+                    found[id(one)] = one
+                noted.add(id(one))
         self.objects.update(found)
         return list(found.values())
+
+    def _has_unexplained(self) -> bool:
+        return any(count > 0 for key in self.targets for count in self.unexplained(key))
 
     def unexplained(self, key: int) -> Unexplained:
         """Count the references to an object that no holder was found for."""
@@ -269,6 +273,16 @@ class Backward:
         return Unexplained(python - (owners > 1), owners - 1)
 
 
-def _over(array: Any) -> Reference:
-    """Give the reference from a NumPy array to what owns its bytes."""
-    return Reference(id(array), id(array.base), "array", False)
+def _steps_from(value: Any) -> list[tuple[Any, Reference]]:
+    """Give the references from a NumPy array or a saved tensor down to what it is over.
+
+    The last is the value's own: a part of an array may be all that keeps the whole one.
+    """
+    if not issubclass(type(value), np.ndarray):
+        is_plain = value.unpack_hook is None
+        return [(value, Reference(id(value), id(value.data), "saved tensor", is_plain))]
+    chain = [value]
+    while issubclass(type(chain[-1].base), np.ndarray):
+        chain.append(chain[-1].base)
+    arrays = reversed(chain)
+    return [(one, Reference(id(one), id(one.base), "array", False)) for one in arrays]

@@ -11,12 +11,11 @@ LONGEST_CODE = 200
 ITEM = re.compile(r"(.+)\[(?:\d+|'[^']*')\]")
 
 
-def mend(chain: Chain, name: str) -> tuple[str, str]:
+def mend(chain: Chain) -> tuple[str, str]:
     """Say how to break a chain, as (sentence, line of code or "").
 
     Args:
         chain: references from a root down to the object.
-        name: the object itself, as the user wrote it.
     """
     first = chain.links[0].label
     if chain.root.startswith("cycle"):
@@ -61,7 +60,10 @@ def break_cycle(chain: Chain, name: str) -> tuple[str, str]:
     if on_ctx is None:
         return "Keep a detached copy where the cycle closes: `.detach()`.", ""
     code = f"{name}.grad_fn.{on_ctx[1]} = None"
-    return "Its own grad_fn keeps a view of it: break that with `{}`, and keep no output on ctx.", code
+    return (
+        "Its own grad_fn keeps a view of it: break that with `{}`, and keep no output on ctx.",
+        code,
+    )
 
 
 def _no_code(first: Link) -> tuple[str, str]:

@@ -16,7 +16,9 @@ import json, sys
 sys.modules["torch"] = None
 sys.modules["IPython"] = None
 from nbinspect.memory import MemoryDiff, MemoryReport, MemorySnapshot
-kinds = {one.__name__: one for one in (MemoryDiff, MemoryReport, MemorySnapshot)}
+from nbinspect.referrers.records import ReferenceReport, ReferenceSurvey
+kinds = (MemoryDiff, MemoryReport, MemorySnapshot, ReferenceReport, ReferenceSurvey)
+kinds = {one.__name__: one for one in kinds}
 for line in open(sys.argv[1]):
     name, plain = json.loads(line)
     record = kinds[name].from_dict(plain)
@@ -33,8 +35,10 @@ def test_records_without_torch(tmp_path: Path) -> None:
         model = torch.nn.Linear(100, 100)
         loss = model(torch.ones(3, 100)).sum()
     before, report = nbinspect.gpumem(), watch.report
+    why = nbinspect.refchain(loss, name="loss")
     del loss
-    records = [before, before.diff(nbinspect.gpumem()), report]
+    largest = nbinspect.refchain_largest("Tensor", 2)
+    records = [before, before.diff(nbinspect.gpumem()), report, why, largest]
     lines = [json.dumps([type(one).__name__, one.to_dict()]) for one in records]
     file = tmp_path / "records.jsonl"
     file.write_text("\n".join(lines))

@@ -474,6 +474,17 @@ del h
         edge="ndarray",
     ),
     Case(
+        name="two parts of a NumPy array",
+        code="""
+h = torch.ones(64, 256)
+probe = weakref.ref(h)
+one, two = (lambda whole: (whole[:3], whole[3:]))(h.numpy())
+""",
+        names=("h",),
+        edge="item",
+        mends=3,
+    ),
+    Case(
         name="a memory view",
         code="""
 h = torch.ones(64)

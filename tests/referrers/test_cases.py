@@ -118,7 +118,8 @@ class Hostile:
 
 def test_objects_with_methods_of_their_own(asker: Asker) -> None:
     found = asker.ask(
-        HOSTILE + "h = Hostile()\nholder = Hostile()\nholder.held = h\ndel h", "vars(holder)['held']"
+        HOSTILE + "h = Hostile()\nholder = Hostile()\nholder.held = h\ndel h",
+        "vars(holder)['held']",
     )
     assert found.error == ""
     assert found.facts == []
@@ -140,9 +141,7 @@ def test_objects_with_methods_of_their_own(asker: Asker) -> None:
         ("Mine", ""),
     ],
 )
-def test_values_without_an_identity_of_their_own(
-    asker: Asker, expression: str, said: str
-) -> None:
+def test_values_without_an_identity_of_their_own(asker: Asker, expression: str, said: str) -> None:
     found = asker.ask("class Mine: pass\nspelled = ' '.join(['two', 'words'])", expression)
     assert found.error == ""
     assert said in found.report["verdict"], found.text

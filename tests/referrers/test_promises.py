@@ -10,7 +10,6 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -67,7 +66,7 @@ def test_it_leaves_everything_as_it_was(
     names["planted"] = [x.exp()]
     names["loss_planted"] = names["planted"][0].exp().sum()
     probe = weakref.ref(names["planted"][0])
-    garbage: list[Any] = [SimpleNamespace()]
+    garbage: list[Any] = [Plain()]
     waiting = weakref.ref(garbage[0])
     garbage.append(garbage)
     gc.disable()
