@@ -76,7 +76,7 @@ def _line_function(magic: LineMagic, showing: Showing) -> Callable[[str], Record
             note_own_error(call.magic, error)
             return None
         if record is not None:
-            showing.deliver(call, record)
+            showing.deliver(call, record, magic.show)
         return record
 
     # An expression may hold {} and $; a line is never a template for us.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -31,14 +32,26 @@ class Showing:
         # The record itself and not its id, which another record could get in the same cell.
         self._last: Record | None = None
 
-    def deliver(self, call: Call, record: Record) -> None:
-        """Keep `record` under the name given with ``-o``, and show it unless asked not to."""
+    def deliver(
+        self,
+        call: Call,
+        record: Record,
+        show: Callable[[argparse.Namespace, Record], bool] | None = None,
+    ) -> None:
+        """Keep `record` under the name given with ``-o``, and show it unless asked not to.
+
+        Args:
+            call: the magic's line.
+            record: what it found.
+            show: shows it in a notebook in a way of its own, and says whether it did.
+        """
         if call.options.output:
             self._shell.push({call.options.output: record})
         self._last = record
         if not call.quiet:
             with own_errors(call.magic):
-                self._publish(record)
+                if show is None or self._in_terminal() or not show(call.options, record):
+                    self._publish(record)
 
     def _publish(self, record: Record) -> None:
         # `display(record)` would print the whole traceback of a record that fails to render.

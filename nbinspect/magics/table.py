@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import sys
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
@@ -45,10 +47,13 @@ class LineMagic:
         options: its parser, which also writes its help.
         run: makes its record, None if there is none. A ValueError is the user's mistake and
             becomes a usage error.
+        show: shows the record in a notebook in a way of its own, e.g. with a widget, and says
+            whether it did; None for the usual way.
     """
 
     options: Options
     run: Callable[[argparse.Namespace], Record | None]
+    show: Callable[[argparse.Namespace, Record], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,13 +229,26 @@ def _refchain(options: argparse.Namespace) -> Record | None:
     if not options.expression:
         raise ValueError("name what to look at, e.g. %refchain h")
     box = evaluate(options.expression)
+    with suppress(TypeError):  # an int or a list cannot be referred to weakly
+        options.target = weakref.ref(box[0])
     report: Record = nbinspect.refchain(box.pop(), all=options.all, name=options.expression)
     return report
 
 
+def _explore(options: argparse.Namespace, record: Record) -> bool:
+    """Show the answer about one object together with the picture to walk in."""
+    import nbinspect
+
+    if not isinstance(record, nbinspect.ReferenceReport):
+        return False
+    target = getattr(options, "target", None)
+    nbinspect.explore(record, target() if target is not None else None).show()
+    return True
+
+
 LINE_MAGICS: dict[str, LineMagic] = {
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
-    "refchain": LineMagic(_refchain_options(), _refchain),
+    "refchain": LineMagic(_refchain_options(), _refchain, _explore),
 }
 
 WATCHES: dict[str, WatchMagic] = {
