@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import compress
 from typing import Any
 
 import torch
@@ -76,7 +77,7 @@ def tensors_and_nodes(objects: list[Any]) -> list[Any]:
         for key, kind in distinct.items()
         if issubclass(kind, torch.Tensor) or _is_node_type(kind)
     }
-    return [one for one, key in zip(objects, map(id, kinds), strict=True) if key in wanted]
+    return list(compress(objects, map(wanted.__contains__, map(id, kinds))))
 
 
 _TYPE_SLOTS = vars(type)

@@ -77,11 +77,23 @@ class HeapIndex:
         The collector does not track them, so they are seen only from their holders.
         """
         seen: dict[int, Any] = {}
+        wanted = _with_subclasses(kinds)
         for start in range(0, len(self.objects), BLOCK):
-            for value in gc.get_referents(*self.objects[start : start + BLOCK]):
-                if issubclass(type(value), kinds):
-                    seen[id(value)] = value
+            referents = gc.get_referents(*self.objects[start : start + BLOCK])
+            if not wanted.isdisjoint(map(id, map(type, referents))):
+                found = (value for value in referents if id(type(value)) in wanted)
+                seen.update((id(value), value) for value in found)
         return list(seen.values())
+
+
+def _with_subclasses(kinds: tuple[type, ...]) -> set[int]:
+    """Give the ids of types and of all that are made from them."""
+    found, todo = set[int](), list(kinds)
+    while todo:
+        kind = todo.pop()
+        found.add(id(kind))
+        todo += type.__subclasses__(kind)
+    return found
 
 
 def _hash(ids: NDArray[np.int64]) -> NDArray[np.int32]:

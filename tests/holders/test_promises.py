@@ -206,7 +206,7 @@ del y
     "a deep list": """
 import nbinspect, torch
 deep = torch.ones(10)
-for _ in range(20_000):
+for _ in range(5_000):
     deep = [deep]
 (holding,) = nbinspect.gpumem().devices[-1].holdings
 assert holding.kind == "VARIABLE" and holding.owner.startswith("deep[0][0]")
