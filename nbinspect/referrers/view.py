@@ -85,9 +85,10 @@ def graph(report: ReferenceReport) -> Graph:
 
 
 def _target(report: ReferenceReport) -> GraphNode:
-    return GraphNode(
-        "target", report.name, report.description, "target", "VARIABLE", report.size_bytes
+    kind = (
+        report.description if report.size_bytes is None else report.description.partition(", ")[0]
     )
+    return GraphNode("target", report.name, kind, "target", "VARIABLE", report.size_bytes)
 
 
 def _draw(
@@ -102,7 +103,8 @@ def _draw(
         key = f"{link.key}:{link.label}" if link.key else f"{chain.root}:{number}:{link.label}"
         role = "root" if number == 0 else "holder"
         hue = HUES.get(link.edge, "OTHER")
-        node = GraphNode(key, link.label, link.type_name, role, hue, link.size_bytes)  # type: ignore[arg-type]  # mypy widens the literal
+        kind = "" if link.label.endswith(link.type_name) else link.type_name
+        node = GraphNode(key, link.label, kind, role, hue, link.size_bytes)  # type: ignore[arg-type]  # mypy widens the literal
         nodes.setdefault(key, node)
         keys.append(key)
     names = [
