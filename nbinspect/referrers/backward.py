@@ -123,6 +123,10 @@ class Backward:
         if self._index is not None:
             self._index.objects.clear()
 
+    def remaining_s(self) -> float:
+        """Give how much of the budget is left."""
+        return self._deadline - time.monotonic()
+
     def _is_done(self, depth: int) -> bool:
         if time.monotonic() > self._deadline:
             self.notes.append(f"the search stopped for want of time, {depth} references up")

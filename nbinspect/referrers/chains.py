@@ -134,7 +134,8 @@ class Narrator:
 
     def _searched_name(self, value: Any) -> str:
         ours = {*self._search.ours, id(vars(self._search))}
-        search = Backward([value], every_root=False, budget_s=1.0, ours=ours)
+        budget_s = max(1.0, self._search.remaining_s())
+        search = Backward([value], every_root=False, budget_s=budget_s, ours=ours)
         try:
             search.search()
             narrator = Narrator(search, self._names)

@@ -477,12 +477,13 @@ del h
         name="two parts of a NumPy array",
         code="""
 h = torch.ones(64, 256)
-probe = weakref.ref(h)
+probe = weakref.ref(h.untyped_storage())
 one, two = (lambda whole: (whole[:3], whole[3:]))(h.numpy())
+del h
 """,
-        names=("h",),
-        edge="item",
-        mends=3,
+        names=("one", "the array's tensor"),
+        edge="ndarray",
+        mends=2,
     ),
     Case(
         name="a memory view",
