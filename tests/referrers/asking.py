@@ -107,7 +107,7 @@ def answer(question: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     before = counts(eval(expression, names))
     report = refchain(eval(expression, names), all=question["every"], name=expression)
     after = counts(eval(expression, names))
-    result = {
+    result: dict[str, Any] = {
         "report": report.to_dict(),
         "text": report.text(),
         "facts": list(facts),

@@ -65,7 +65,7 @@ def test_it_leaves_everything_as_it_was(
     x = torch.ones(10, requires_grad=True)
     names["planted"] = [x.exp()]
     names["loss_planted"] = names["planted"][0].exp().sum()
-    probe = weakref.ref(names["planted"][0])
+    probe: Callable[[], Any] = weakref.ref(names["planted"][0])
     garbage: list[Any] = [Plain()]
     waiting = weakref.ref(garbage[0])
     garbage.append(garbage)
@@ -127,7 +127,9 @@ def test_in_a_thread_while_another_changes_containers(names: dict[str, Any]) -> 
 
 
 class Slotted:
-    __slots__ = ("__weakref__", "left", "right")
+    __slots__ = ("left",)
+
+    left: Any
 
 
 class Plain:
@@ -162,10 +164,10 @@ SHAPES = st.recursive(
 
 
 class Builder:
-    """Makes objects as a shape says; counts what leads to the target."""
+    """Makes objects as a shape says."""
 
     def __init__(self, target: Any) -> None:
-        self.target, self.loss_held = target, False
+        self.target = target
 
     def build(self, shape: Any) -> tuple[Any, bool]:
         """Give the object, and whether it leads to the target."""
@@ -217,7 +219,7 @@ NAMES = ("planted_one", "planted_two", "planted_three")
 @FEW
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 def test_every_root_is_found_and_code_is_right(names: dict[str, Any], shapes: list[Any]) -> None:
-    target = torch.ones(4, requires_grad=True) * 2
+    target: Any = torch.ones(4, requires_grad=True) * 2
     leads = set()
     for name, shape in zip(NAMES, shapes, strict=False):
         names[name], does = Builder(target).build(shape)
