@@ -35,7 +35,7 @@ def test_every_make_command_exists(text):
 
 def test_every_magic_and_its_options_exist():
     named = re.findall(r"%%?(?!load_ext)([a-z]\w+)((?: --\w+)*)", README)
-    assert {name for name, _ in named} == {"gpumem", "memwatch"}
+    assert {name for name, _ in named} == {"gpumem", "memwatch", "refchain"}
     options = {option for _, line in named for option in line.split()}
     assert options
     assert [option for option in options if f'"{option}"' not in MAGICS] == []

@@ -66,6 +66,14 @@ def test_every_answer_is_there_as_text_and_as_html(tour):
             assert shown(cell, "text/html")
 
 
+def test_a_chain_leads_through_the_graph_to_the_list(tour):
+    asked = next(cell for cell in tour if "%refchain hidden" in cell.source)
+    answer = " ".join(shown(asked).split())
+    assert "is alive because `losses[0]` -> `grad_fn" in answer
+    assert "references explained" in answer
+    assert "losses[:] = [one.detach() for one in losses]" in answer
+
+
 def test_the_watch_shows_the_peak_and_the_lines(tour):
     watched = next(cell for cell in tour if cell.source.startswith("%%memwatch\n"))
     text = shown(watched)
