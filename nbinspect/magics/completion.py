@@ -13,7 +13,7 @@ from IPython.core.completer import (
     context_matcher,
 )
 
-from nbinspect.magics.options import Options
+from nbinspect.magics.options import ExpressionOptions, Options
 from nbinspect.magics.table import LINE_MAGICS, WATCHES, LineMagic, WatchMagic
 
 _LINE = re.compile(r"(?:\s*|.*=\s*)(%{1,2})(\w+)\s(?:.*\s)?(\S*)$")
@@ -32,7 +32,8 @@ def make_matcher() -> Any:
         candidates = _candidates(options, before.split()[: -1 if word else None], word)
         return SimpleMatcherResult(
             completions=[SimpleCompletion(text=c, type="param") for c in candidates],
-            suppress=True,  # no file name or variable makes sense here
+            # No file name or variable makes sense here, unless the magic takes an expression.
+            suppress=word.startswith("-") or not isinstance(options, ExpressionOptions),
             matched_fragment=word,
         )
 

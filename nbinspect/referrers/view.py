@@ -34,7 +34,9 @@ HUES = {
 
 def report_view(report: ReferenceReport) -> View:
     """Show why an object is alive."""
-    blocks: list[Block] = [Text(_headline(report), "headline"), Text(_proof(report))]
+    blocks: list[Block] = [Text(_headline(report), "headline")]
+    if report.n_references:
+        blocks.append(Text(_proof(report)))
     if report.chains:
         blocks.append(graph(report))
     if report.mend:
@@ -51,7 +53,11 @@ def report_view(report: ReferenceReport) -> View:
 def _headline(report: ReferenceReport) -> tuple[Span, ...]:
     subject: tuple[Span, ...] = (Code(report.name), f" ({report.description}) ")
     if not report.chains:
-        return (*subject, "has no holder that could be found.")
+        no_holder = "has no holder that could be found."
+        return (
+            *subject,
+            no_holder if report.n_references else f"is everybody's: {report.verdict}.",
+        )
     if str(report.chains[0]) == report.name:
         return (*subject, "is held by this name alone.")
     spans: list[Span] = [*subject, "is alive because ", Code(report.chains[0].links[0].label)]
@@ -62,9 +68,7 @@ def _headline(report: ReferenceReport) -> tuple[Span, ...]:
 
 def _proof(report: ReferenceReport) -> tuple[Span, ...]:
     count = f"{report.n_explained} of {report.n_references} references explained."
-    return (
-        " ".join(part for part in (count if report.n_references else "", report.verdict) if part),
-    )
+    return (" ".join(part for part in (count, report.verdict) if part),)
 
 
 def _chains(report: ReferenceReport) -> Iterator[Block]:

@@ -140,7 +140,7 @@ def test_help(kernel: Kernel) -> None:
         ("%toyline --fail ", ["enter", "exit"]),
         ("%toyline --fail ex", ["exit"]),
         ("%%toy --fail ex", ["exit"]),
-        ("%%memwatch --e", ["--exact"]),
+        ("%%memwatch --e", ["--eager", "--exact"]),
         ("%gpumem --l", ["--live"]),
         ("%gpumem --device c", ["cpu"]),
     ],
