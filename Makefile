@@ -36,7 +36,7 @@ lint: .venv/.test
 	$(python) -m ruff check .
 	$(python) -m ruff format --check .
 	$(python) -m mypy
-	$(bin)/lint-imports
+	$(bin)/lint-imports --no-cache
 
 demo: .venv/.lab
 	@mkdir -p $(dir $(html))
