@@ -45,7 +45,6 @@ def tables(*, quick: bool) -> list[Table]:
         table.add(f".{name}()", f"{first * 1e3:.1f}", Spread.of(then).show(1e3, digits=1))
     table.notes.append(
         f"Wall time; median [quartiles] of {n_times} times, in turn, in a fresh ipykernel. The first "
-        "picture imports matplotlib, after which .svg() and .png() share it; whichever is asked "
-        "for first pays (here .svg())."
+        "one that draws, here .html(), imports matplotlib for all."
     )
     return [table]

@@ -38,7 +38,7 @@ def profiler_with_stacks(_training: Training) -> AbstractContextManager[Any]:
     return profile(activities=[ProfilerActivity.CPU], profile_memory=True, with_stack=True)
 
 
-def profiler(_training: Training) -> AbstractContextManager[Any]:
+def profiler(_training: Training | None) -> AbstractContextManager[Any]:
     """Open torch's profiler for memory."""
     from torch.profiler import ProfilerActivity, profile
 
@@ -178,19 +178,30 @@ def _add_rows(
     table: Table, model: str, found: dict[str, dict[str, Any]], *, with_goals: bool
 ) -> None:
     whole = {tool: _with_reading_out(one) for tool, one in found.items()}
-    stacks = whole[STACKS].median
+    in_step = {
+        tool: ratios(list(zip(one["plain"], one["watched"], strict=True)))
+        for tool, one in found.items()
+    }
+    stacks = (in_step[STACKS].median, whole[STACKS].median)
     for tool, one in found.items():
         plain = Spread.of(one["plain"])
         noisy = "" if plain.width < 0.1 else " (noisy)"
         table.add(
             model,
             tool,
-            ratios(list(zip(one["plain"], one["watched"], strict=True))).show(),
+            in_step[tool].show(),
             whole[tool].show(),
-            f"{whole[tool].median / stacks:.2f}",
+            f"{in_step[tool].median / stacks[0]:.2f}, {whole[tool].median / stacks[1]:.2f}",
             plain.show(1e3, digits=1) + noisy,
             Spread.of(one["empty"]).show(1e3, digits=0),
-            _goal(model, tool, whole[tool].median, stacks) if with_goals else "too few steps",
+            _goal(
+                model,
+                tool,
+                (in_step[tool].median, stacks[0]),
+                (whole[tool].median, stacks[1]),
+            )
+            if with_goals
+            else "too few steps",
         )
 
 
@@ -203,13 +214,21 @@ def _with_reading_out(one: dict[str, Any]) -> Spread:
     )
 
 
-def _goal(model: str, tool: str, ratio: float, stacks: float) -> str:
+def _goal(model: str, tool: str, in_step: tuple[float, float], whole: tuple[float, float]) -> str:
+    """Hold a watch against the profiler with stacks, each given as (watch, profiler)."""
     if tool != "%%memwatch":
         return ""
-    goals = [f"<= profiler+stack: {'met' if ratio <= stacks else 'MISSED'}"]
+    goals = [
+        f"<= profiler+stack in the step: {_met(in_step[0] <= in_step[1])}",
+        f"<= it with reading out: {_met(whole[0] <= whole[1])}",
+    ]
     if model == "transformer":
-        goals.append(f"about 1.5: {'met' if ratio < 1.6 else 'MISSED'}")
+        goals.append(f"about 1.5: {_met(max(in_step[0], whole[0]) < 1.6)}")
     return "; ".join(goals)
+
+
+def _met(is_met: bool) -> str:
+    return "met" if is_met else "MISSED"
 
 
 def _notes(n_pairs: int, block_s: float, raised: str) -> list[str]:
@@ -223,7 +242,8 @@ def _notes(n_pairs: int, block_s: float, raised: str) -> list[str]:
         (
             "And reading out: the profiler puts work off until it is left, the more the more steps "
             "it saw. What leaving costs beyond leaving an empty watch is shared among the steps. "
-            "The goals are for this figure. A table of the profiler's events would cost more."
+            "A table of the profiler's events would cost more. Both figures are held against the "
+            "goal; of profiler+stack's: this row's two over that row's."
         ),
         (
             "Fixed: wall time of entering and leaving an empty watch: the two censuses and the "
