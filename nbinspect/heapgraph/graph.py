@@ -66,7 +66,7 @@ class HeapGraph:
         self.complete = self._add_tensors(node_cap() if cap is None else cap)
         self._frames = list(notebook.running_frames())
         self._add_frames()
-        if any(any(self.unexplained(key)) for key in self.objects):
+        if any(any(self.unexplained(key)) for key in self.objects if key not in self.roots):
             self._add_untracked()
             self._add_links()
 

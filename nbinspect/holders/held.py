@@ -149,13 +149,14 @@ class _Taker:
     def _held(self, storage: Storage, tensors: list[Any]) -> HeldStorage:
         claims = self._claims(tensors)
         used = sum(used_bytes(one) for one in tensors if self._is_held_itself(one))
+        whole = tensors[0] if len(tensors) == 1 else min(tensors, key=_wholeness)
         return HeldStorage(
             storage.size_bytes,
             storage.device,
             tuple(claims[:MOST_CLAIMS]),
             max(0, len(claims) - MOST_CLAIMS),
             min(used or storage.size_bytes, storage.size_bytes),
-            describe(min(tensors, key=_wholeness)),
+            describe(whole),
             self._only(tensors, claims),
             self._is_frozen_gradient(tensors),
         )
@@ -165,15 +166,20 @@ class _Taker:
         inside = set(map(id, tensors))
         found: dict[Claim, Rank] = {}
         for tensor in tensors:
+            whole = (False, 0) if len(tensors) == 1 else _wholeness(tensor)
             for reference in self._graph.parents.get(id(tensor), ()):
                 if not (reference.parent in inside and reference.slot == "base"):
-                    self._claim(reference, found)
-            self._claim_as_start(tensor, found)
+                    self._claim(reference, whole, found)
+            self._claim_as_start(tensor, whole, found)
+        if len(found) == 1:
+            return list(found)
         named = [claim for claim in found if ", a key" not in claim.owner] or list(found)
         best = sorted(named, key=lambda claim: (*found[claim], *_plainness(claim.owner)))
         return best or [Claim("OTHER", short_name(tensors[0]), "no holder was found")]
 
-    def _claim(self, reference: Reference, found: dict[Claim, Rank]) -> None:
+    def _claim(
+        self, reference: Reference, whole: tuple[bool, int], found: dict[Claim, Rank]
+    ) -> None:
         search = self._search
         kinds = search.kinds.get(reference.parent, [])
         if is_tensor(self._graph.objects.get(reference.parent)):
@@ -185,18 +191,19 @@ class _Taker:
                 continue
             label = self._owner(state, reference, kind)
             claim = Claim(kind, label.text, self._why(state, reference), label.container)
-            whole = _wholeness(self._graph.objects[reference.child])
             rank = (ORDER[kind], _naming(parent_kind), *whole, search.arrivals[state].cost)
             if claim not in found or rank < found[claim]:
                 found[claim] = rank
 
-    def _claim_as_start(self, tensor: Any, found: dict[Claim, Rank]) -> None:
+    def _claim_as_start(
+        self, tensor: Any, whole: tuple[bool, int], found: dict[Claim, Rank]
+    ) -> None:
         """A tensor that is itself where an unreachable part begins has no holder to name."""
         for kind in ("CYCLE", "OTHER"):
             arrival = self._search.arrivals.get(State(id(tensor), kind))
             if arrival is not None and arrival.before is None:
                 why = self._reasons.get(id(tensor), "")
-                rank = (ORDER[kind], 0, *_wholeness(tensor), arrival.cost)
+                rank = (ORDER[kind], 0, *whole, arrival.cost)
                 found[Claim(kind, short_name(tensor), why)] = rank
 
     def _owner(self, state: State, reference: Reference, kind: str) -> Label:

@@ -153,9 +153,9 @@ class Search:
 
     def _slot(self, reference: Reference) -> str:
         """Give a reference's C++ slot; Python's collector sees some tensors' `grad_fn` too."""
-        parent, child = (self.graph.objects.get(key) for key in (reference.parent, reference.child))
-        seen = not reference.slot and is_tensor(parent) and is_node(child)
-        return "grad_fn" if seen else reference.slot
+        if reference.slot or not is_tensor(self.graph.objects.get(reference.parent)):
+            return reference.slot
+        return "grad_fn" if is_node(self.graph.objects.get(reference.child)) else ""
 
     def _kind_of_name(self, root: Label, reference: Reference) -> str:
         """Tell a user's own name from one for a displayed value or the last error."""

@@ -40,10 +40,13 @@ SUSPENDED = (
 def tags(objects: dict[int, Any]) -> dict[int, str]:
     """Give the holder kind that an object lends to what it holds, by the object's id."""
     found = {id(hooks): "HOOK" for hooks in _hooks_of_all()}
+    kinds: dict[int, str] = {}  # by type, which a graph of thousands of nodes has few of
     for key, value in objects.items():
-        kind = _own_kind(value)
-        if kind:
-            found[key] = kind
+        of_type = id(type(value))
+        if of_type not in kinds:
+            kinds[of_type] = _own_kind(value)
+        if kinds[of_type]:
+            found[key] = kinds[of_type]
         for part, part_kind in _tagged_parts(value):
             found[id(part)] = part_kind
     return found

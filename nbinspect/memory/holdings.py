@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable
+from functools import lru_cache
 
 from nbinspect.holders import KINDS, HeldStorage
 from nbinspect.records import Holding
@@ -16,6 +17,12 @@ N_NODES = 3  # kinds of autograd node that a note names
 LONGEST_LIST = 8  # items of one list that are shown one by one
 
 
+@lru_cache(maxsize=4096)
+def pattern(name: str) -> str:
+    """Give a holder's name without its item numbers: ``losses[#]``."""
+    return ITEM.sub("[#]", name)
+
+
 def holdings(storages: Iterable[HeldStorage]) -> tuple[Holding, ...]:
     """Group storages by the holder that each is charged to, the largest group first.
 
@@ -25,7 +32,7 @@ def holdings(storages: Iterable[HeldStorage]) -> tuple[Holding, ...]:
     groups: dict[tuple[str, str], list[HeldStorage]] = defaultdict(list)
     for storage in storages:
         claim = storage.claims[0]
-        groups[claim.kind, ITEM.sub("[#]", claim.owner)].append(storage)
+        groups[claim.kind, pattern(claim.owner)].append(storage)
     found = [
         _holding(kind, members)
         for (kind, _), group in groups.items()
@@ -45,13 +52,13 @@ def _split(kind: str, group: list[HeldStorage]) -> list[list[HeldStorage]]:
 
 
 def _holding(kind: str, group: list[HeldStorage]) -> Holding:
-    owner = item_range([one.claims[0].owner for one in group])
-    pattern = ITEM.sub("[#]", group[0].claims[0].owner)
+    owner = item_range(sorted({one.claims[0].owner for one in group}))
+    own = (kind, pattern(group[0].claims[0].owner))
     also = dict.fromkeys(
         f"{claim.kind} {claim.owner}"
         for one in group
         for claim in one.claims[1:]
-        if (claim.kind, ITEM.sub("[#]", claim.owner)) != (kind, pattern)
+        if (claim.kind, pattern(claim.owner)) != own
     )
     size = sum(one.size_bytes for one in group)
     return Holding(kind, owner, size, len(group), tuple(also)[:8], _note(group))

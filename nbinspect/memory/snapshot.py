@@ -6,6 +6,7 @@ import torch
 
 from nbinspect import _torch
 from nbinspect.blocks import Reading, Unavailable
+from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.holders import KINDS, Census, HeldStorage, census
 from nbinspect.memory.holdings import holdings
 from nbinspect.memory.records import DeviceMemory, MemorySnapshot, Waste
@@ -42,8 +43,8 @@ def gpumem(*, device: str | None = None, top: int = 10) -> MemorySnapshot:
     if top < 1:
         raise ValueError(f"top must be at least 1, not {top}")
     names = _devices(device)
-    seen = census()
-    return assemble(seen, names, top)
+    with collector_paused():  # a census leaves thousands of values that are about to go
+        return assemble(census(), names, top)
 
 
 def assemble(seen: Census, names: tuple[str, ...], top: int) -> MemorySnapshot:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 
 from nbinspect.holders import Claim, HeldStorage
-from nbinspect.memory.holdings import ITEM, item_range
+from nbinspect.memory.holdings import ITEM, item_range, pattern
 from nbinspect.memory.records import Waste
 from nbinspect.render.format import bytes_text, percent
 
@@ -61,8 +61,10 @@ def _copied(claim: Claim) -> str:
 def _kept_graphs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
     def place(one: HeldStorage) -> str:
         claim = one.claims[0]
-        is_item = claim.kind == "SAVED_FOR_BACKWARD" and ITEM.search(claim.owner)
-        return ITEM.sub("[#]", claim.owner) if is_item and not one.only else ""
+        if claim.kind != "SAVED_FOR_BACKWARD" or one.only:
+            return ""
+        name = pattern(claim.owner)
+        return name if name != claim.owner else ""
 
     for name, group, size in _grouped(storages, place):
         owners = {one.claims[0].owner for one in group}
