@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -64,14 +64,8 @@ def _total(host: HostMemory) -> int:
 
 def process_bytes() -> Reading:
     """Read the resident set of this process."""
-    info = _reading(lambda: _process(os.getpid()).memory_info())
+    info = _reading(lambda: psutil.Process().memory_info())
     return info if isinstance(info, Unavailable) else int(info.rss)
-
-
-@lru_cache(maxsize=1)
-def _process(pid: int) -> psutil.Process:
-    """Remember this process: making the object costs more than the reading; a fork has its own."""
-    return psutil.Process(pid)
 
 
 def _reading(read: Callable[[], Any]) -> Any:
