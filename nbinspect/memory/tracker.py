@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import time
 import weakref
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -122,7 +122,9 @@ class Tracker:
         self.allocated: dict[tuple[str, Origin], list[int]] = {}
         self.old_frees: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self._live: dict[int, LiveStorage] = {}
-        self._freed = self._make_callback()
+        # Filled by weak references' callbacks. Python swallows what a callback raises, so one in
+        # Python could swallow the user's interrupt; `append` runs no bytecode and cannot.
+        self._ended: deque[LiveStorage] = deque()
 
     def know(self, tensors: Iterable[Any]) -> None:
         """Take storages that were there before, so that their end counts."""
@@ -135,6 +137,7 @@ class Tracker:
 
     def __call__(self, _func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Look at an operation's results, then at its arguments."""
+        self._note_ends()
         self._see(result)
         self._see(args)
         if kwargs:
@@ -162,7 +165,7 @@ class Tracker:
         return Origin(user_site(frame), "" if in_backward else self.modules.running(frame))
 
     def _follow(self, storage: torch.UntypedStorage, origin: Origin | None) -> None:
-        one = LiveStorage(storage, self._freed)
+        one = LiveStorage(storage, self._ended.append)
         one.key, one.device = _torch.handle(storage), str(storage.device)
         one.size_bytes, one.origin = storage.nbytes(), origin
         self._live[one.key] = one
@@ -184,6 +187,7 @@ class Tracker:
 
     def kept(self) -> dict[tuple[str, Origin], int]:
         """Sum what is alive now of what was made, by device and origin."""
+        self._note_ends()
         sums: dict[tuple[str, Origin], int] = defaultdict(int)
         for one in list(self._live.values()):
             if one.origin is not None:
@@ -194,17 +198,15 @@ class Tracker:
         """Stop listening: storages that die later tell nobody."""
         self._live.clear()
 
-    def _make_callback(self) -> Any:
-        live, tally, old_frees = self._live, self.tally, self.old_frees
-
-        def freed(one: LiveStorage) -> None:
-            if live.get(one.key) is one:
-                del live[one.key]
-                tally(one.device).change(-one.size_bytes, one.origin)
+    def _note_ends(self) -> None:
+        """Subtract what has ended since the operation before."""
+        while self._ended:
+            one = self._ended.popleft()
+            if self._live.get(one.key) is one:
+                del self._live[one.key]
+                self.tally(one.device).change(-one.size_bytes, one.origin)
                 if one.origin is None:
-                    old_frees[one.device].append((time.time_ns(), one.size_bytes))
-
-        return freed
+                    self.old_frees[one.device].append((time.time_ns(), one.size_bytes))
 
 
 def _storage(tensor: Any) -> torch.UntypedStorage | None:

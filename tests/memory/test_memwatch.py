@@ -1,4 +1,5 @@
 import gc
+import signal
 import subprocess
 import sys
 import threading
@@ -16,6 +17,8 @@ from training import MODELS, Training
 
 import nbinspect
 from nbinspect.memory import MemoryReport
+from nbinspect.memory.tracker import Tracker
+from nbinspect.ops import OpStream
 
 KIB = 1024
 
@@ -190,6 +193,24 @@ def test_an_error_goes_through_and_is_named(error):
     assert watch.report.error == error.__name__
     assert watch.report.added_peak_bytes == 4 * KIB
     assert _get_current_dispatch_mode_stack() == []
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers on Windows")
+def test_an_interrupt_is_never_swallowed():
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+
+    def train():
+        signal.setitimer(signal.ITIMER_REAL, 0.003)
+        end = time.monotonic() + 5
+        while time.monotonic() < end:
+            torch.ones(10)  # each is freed as the next one comes
+
+    try:
+        for _ in range(100):
+            with pytest.raises(KeyboardInterrupt), OpStream(Tracker()):
+                train()
+    finally:
+        signal.signal(signal.SIGALRM, before)
 
 
 def test_a_report_comes_after_the_block_only():
