@@ -112,12 +112,6 @@ def user_frame(frame: FrameType | None) -> FrameType | None:
     return frame
 
 
-def user_line(frame: FrameType | None) -> SourceLine | None:
-    """Name the line where the user's own code stands, from `frame` outwards."""
-    found = user_frame(frame)
-    return source_line(found.f_code, found.f_lineno) if found is not None else None
-
-
 @dataclass(frozen=True, slots=True)
 class RunningFrame:
     """A function call that has not returned; `values` are its local variables."""

@@ -43,11 +43,12 @@ def memwatch(*, exact: bool = False, eager: bool = False, top: int = 10) -> Memo
     Raises:
         ValueError: `top` is below 1.
 
-    Cost: a census before and after (see `gpumem`), and 14 to 20 µs an operation in between: about
-    1.2x a transformer's training step, 1.8x one of an MLP of small layers. Does not synchronise,
-    collect garbage or reset a counter; results are bit-identical.
+    Cost: a census before and after (see `gpumem`), and about 20 µs an operation in between: 1.4x a
+    small transformer's training step, 3.6x one of an MLP that takes 0.7 ms (benchmarks/RESULTS.md).
+    Does not synchronise, collect garbage or reset a counter; results are bit-identical.
     Blind to: what kernels allocate inside unless `exact` (a convolution's workspace), other
-    threads' operations, the inside of compiled functions unless `eager`.
+    threads' operations, the inside of compiled functions unless `eager`. What ends between two
+    operations shows in the timeline at the second.
     Source: a dispatch mode and weak references to storages; on CUDA also the allocator's peak
     counter; with `exact`, ``torch.profiler``.
     """
