@@ -25,6 +25,7 @@ from nbinspect.records import SourceLine
 
 OUT_NAME = re.compile(r"_{1,3}|_\d+|_oh|Out")
 LAST_ERROR = ("last_value", "last_traceback", "last_type", "last_exc")  # in `sys`
+_PACKAGES = frozenset({"site-packages", "dist-packages"})
 PLUMBING = (
     "nbinspect",
     "IPython",
@@ -92,6 +93,8 @@ def is_users_file(filename: str) -> bool:
         return True
     if filename.startswith("<") or not filename:
         return filename in {"<stdin>", "<string>"}
+    if not _PACKAGES.isdisjoint(Path(filename).parts):  # of another environment that this one sees
+        return False
     return not os.path.realpath(filename).startswith(_library_folders())
 
 

@@ -21,6 +21,9 @@ from nbinspect import _torch, notebook
 Subscriber = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called as ``subscriber(func, args, kwargs, result)`` after each operation."""
 
+Before = Callable[[Any, tuple[Any, ...], dict[str, Any]], None]
+"""Called as ``before(func, args, kwargs)`` ahead of each operation, e.g. of one in place."""
+
 Site = tuple[CodeType, int] | None
 """A line of the user's code: its code object and line number; None outside of it."""
 
@@ -28,9 +31,10 @@ Site = tuple[CodeType, int] | None
 class _Mode(TorchDispatchMode):
     """Passes every operation on, then tells the stream; compiled functions run as compiled."""
 
-    def __init__(self, subscriber: Subscriber) -> None:
+    def __init__(self, subscriber: Subscriber, before: Before | None) -> None:
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
         self._subscriber = subscriber
+        self._before = before
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -49,6 +53,8 @@ class _Mode(TorchDispatchMode):
         compiler = _torch.pause_compiler(None)
         try:
             kwargs = kwargs or {}
+            if self._before is not None:
+                self._before(func, args, kwargs)
             result = func(*args, **kwargs)
             self._subscriber(func, args, kwargs, result)
             return result
@@ -142,6 +148,7 @@ class OpStream:
 
     Args:
         subscriber: called after every operation.
+        before: called ahead of every operation.
         eager: run compiled functions eagerly, so that their operations are seen.
 
     Cost: 10 µs an operation, plus what the subscriber does.
@@ -150,8 +157,10 @@ class OpStream:
     Source: ``torch.utils._python_dispatch.TorchDispatchMode``.
     """
 
-    def __init__(self, subscriber: Subscriber, *, eager: bool = False) -> None:
-        self._mode = (_EagerMode if eager else _Mode)(subscriber)
+    def __init__(
+        self, subscriber: Subscriber, *, before: Before | None = None, eager: bool = False
+    ) -> None:
+        self._mode = (_EagerMode if eager else _Mode)(subscriber, before)
 
     def __enter__(self) -> OpStream:
         self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not typed it
