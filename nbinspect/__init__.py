@@ -14,6 +14,8 @@ import typing
 
 if typing.TYPE_CHECKING:
     from nbinspect.blocks import Unavailable
+    from nbinspect.leaks import traceback_memory
+    from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
     from nbinspect.memory import gpumem, memwatch
     from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
     from nbinspect.records import Holding, Record, SourceLine
@@ -32,10 +34,13 @@ __all__ = [
     "MemoryDiff",
     "MemoryReport",
     "MemorySnapshot",
+    "OutOfMemory",
+    "PinnedFrame",
     "Record",
     "ReferenceReport",
     "ReferenceSurvey",
     "SourceLine",
+    "TracebackMemory",
     "Unavailable",
     "__version__",
     "explore",
@@ -44,6 +49,7 @@ __all__ = [
     "memwatch",
     "refchain",
     "refchain_largest",
+    "traceback_memory",
     "unload_ipython_extension",
 ]
 
@@ -55,16 +61,20 @@ _HOMES = {
     "MemoryDiff": "nbinspect.memory.records",
     "MemoryReport": "nbinspect.memory.records",
     "MemorySnapshot": "nbinspect.memory.records",
+    "OutOfMemory": "nbinspect.leaks.records",
+    "PinnedFrame": "nbinspect.leaks.records",
     "Record": "nbinspect.records",
     "ReferenceReport": "nbinspect.referrers.records",
     "ReferenceSurvey": "nbinspect.referrers.records",
     "SourceLine": "nbinspect.records",
+    "TracebackMemory": "nbinspect.leaks.records",
     "Unavailable": "nbinspect.blocks",
     "explore": "nbinspect.widgets",
     "gpumem": "nbinspect.memory",
     "memwatch": "nbinspect.memory",
     "refchain": "nbinspect.referrers.answer",
     "refchain_largest": "nbinspect.referrers.survey",
+    "traceback_memory": "nbinspect.leaks",
 }
 
 

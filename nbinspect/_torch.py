@@ -149,6 +149,20 @@ def free_blocks(device: torch.device) -> tuple[int, ...] | Unavailable:
     return tuple(sorted((int(block["size"]) for block in blocks), reverse=True))
 
 
+def expandable_segments() -> bool:
+    """Say whether the CUDA allocator already grows its segments; False where it does not say.
+
+    Source: the allocator's settings in ``torch.cuda.memory._snapshot``.
+    """
+    if not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return False
+    try:
+        settings = torch.cuda.memory._snapshot()["allocator_settings"]
+        return bool(settings["expandable_segments"])
+    except (AttributeError, KeyError, RuntimeError):
+        return False
+
+
 def nvml_name(device: torch.device) -> str | int | None:
     """Give the name under which NVML knows a CUDA device; None for other devices."""
     if device.type != "cuda" or torch.version.cuda is None:

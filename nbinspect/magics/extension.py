@@ -11,6 +11,7 @@ from IPython.core.magic import no_var_expand
 
 from nbinspect.magics.cells import CellRunner, discard
 from nbinspect.magics.completion import make_matcher
+from nbinspect.magics.hint import Hint
 from nbinspect.magics.semicolon import LoneSemicolon
 from nbinspect.magics.showing import Shell, Showing, note_own_error, own_errors
 from nbinspect.magics.table import LINE_MAGICS, LIVE_CLOSERS, WATCHES, LineMagic, WatchMagic
@@ -51,6 +52,9 @@ def _install_helpers(shell: Shell, showing: Showing, undo: ExitStack) -> None:
     matcher = make_matcher()
     _append(shell.Completer.custom_matchers, matcher, undo)
     _append(shell.input_transformer_manager.token_transformers, LoneSemicolon, undo)
+    hint = Hint(shell)
+    shell.events.register("post_run_cell", hint.after)
+    undo.callback(discard, shell.events.callbacks["post_run_cell"], hint.after)
     printers = shell.display_formatter.ipython_display_formatter.type_printers
     _put(printers, Record, showing.already_shown, undo)
 

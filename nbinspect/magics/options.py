@@ -176,3 +176,16 @@ def add_output(options: Options) -> None:
     options.add_argument(
         "-o", dest="output", type=identifier, metavar="NAME", help="keep the record as NAME"
     )
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?b)?", re.IGNORECASE)
+
+
+def size_or_switch(text: str) -> int | str:
+    """Read ``on``, ``off`` or a size such as ``256MB`` or ``1.5GiB``; binary units either way."""
+    if text in {"on", "off"}:
+        return text
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise argparse.ArgumentTypeError(f"takes on, off or a size such as 256MB, not {text}")
+    return int(float(found[1]) * 1024 ** " kmgt".index(found[2].lower() or " "))

@@ -12,7 +12,15 @@ from types import TracebackType
 from typing import Protocol
 
 from nbinspect.magics.expression import evaluate
-from nbinspect.magics.options import ExpressionOptions, Options, add_output, positive_int, rate
+from nbinspect.magics.hint import HINT
+from nbinspect.magics.options import (
+    ExpressionOptions,
+    Options,
+    add_output,
+    positive_int,
+    rate,
+    size_or_switch,
+)
 from nbinspect.records import Record
 
 
@@ -246,9 +254,53 @@ def _explore(options: argparse.Namespace, record: Record) -> bool:
     return True
 
 
+def _traceback_memory_options() -> Options:
+    options = Options(
+        "%traceback_memory",
+        """
+        What does the last error still keep in memory?
+
+        IPython keeps the last error, the error keeps the calls that it left, and those keep their
+        variables. Shows bytes by call, and what of it nothing else holds.
+
+        Examples:
+            %traceback_memory               # look
+            %traceback_memory --drop        # let go; what was printed stays, %debug is over
+            %traceback_memory --hint off    # no hints after failed cells
+            %traceback_memory --hint 256MB  # hints from 256 MiB on
+            %traceback_memory --hint on     # from 64 MiB, or 5 % of a small device, on
+
+        In Python: nbinspect.traceback_memory(drop=True).
+        """,
+    )
+    options.add_argument(
+        "--drop", action="store_true", help="let go, and see by weak references what died"
+    )
+    options.add_argument(
+        "--hint",
+        type=size_or_switch,
+        metavar="SIZE",
+        help="hint after a failed cell from this many bytes on; on or off",
+    )
+    options.complete("--hint", lambda: ["on", "off", "64MB", "256MB", "1GB"])
+    add_output(options)
+    return options
+
+
+def _traceback_memory(options: argparse.Namespace) -> Record | None:
+    if options.hint is not None:
+        sys.stdout.write(HINT.set(options.hint))
+        return None
+    import nbinspect
+
+    record: Record = nbinspect.traceback_memory(drop=options.drop)
+    return record
+
+
 LINE_MAGICS: dict[str, LineMagic] = {
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
     "refchain": LineMagic(_refchain_options(), _refchain, _explore),
+    "traceback_memory": LineMagic(_traceback_memory_options(), _traceback_memory),
 }
 
 WATCHES: dict[str, WatchMagic] = {
