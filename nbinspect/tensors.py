@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
-from itertools import compress
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
 
 
-@dataclass(frozen=True, slots=True)
-class Storage:
+class Storage(NamedTuple):
     """Bytes that one or several tensors look into.
 
     Attributes:
@@ -46,10 +45,23 @@ def node_name(node: Any) -> str:
     return str(node.name()).rpartition("::")[2]
 
 
+def _is_tensor_or_node_type(kind: type) -> bool:
+    return issubclass(kind, torch.Tensor) or _is_node_type(kind)
+
+
 def _is_node_type(kind: type) -> bool:
-    if issubclass(kind, torch.Tensor):
-        return False
-    return any("next_functions" in class_dict(base) for base in mro(kind))
+    known = _BUILT_IN.get(id(kind))
+    if known is not None:
+        return known
+    found = not issubclass(kind, torch.Tensor)
+    found = found and any("next_functions" in class_dict(base) for base in mro(kind))
+    if not _TYPE_SLOTS["__flags__"].__get__(kind) & MADE_WHILE_RUNNING:
+        _BUILT_IN[id(kind)] = found
+    return found
+
+
+MADE_WHILE_RUNNING = 1 << 9  # Py_TPFLAGS_HEAPTYPE
+_BUILT_IN: dict[int, bool] = {}  # is it a node's type, by the id of a type that lives for ever
 
 
 def tensors_of_python() -> list[Any]:
@@ -69,15 +81,18 @@ def tensors_of_python() -> list[Any]:
 
 def tensors_and_nodes(objects: list[Any]) -> list[Any]:
     """Pick the tensors and autograd nodes; one question per type, not per object."""
-    kinds = list(map(type, objects))
-    # By id: a metaclass may have a `__hash__` or `__eq__` of its own.
-    distinct = dict(zip(map(id, kinds), kinds, strict=True))
-    wanted = {
-        key
-        for key, kind in distinct.items()
-        if issubclass(kind, torch.Tensor) or _is_node_type(kind)
-    }
-    return list(compress(objects, map(wanted.__contains__, map(id, kinds))))
+    keys = addresses(map(type, objects), len(objects))
+    # By address: a metaclass may have a `__hash__` or `__eq__` of its own.
+    distinct, places = np.unique(keys, return_index=True)
+    wanted = [_is_tensor_or_node_type(type(objects[place])) for place in places.tolist()]
+    chosen = np.flatnonzero(np.isin(keys, distinct[wanted]))
+    return [objects[place] for place in chosen.tolist()]
+
+
+def addresses(values: Iterable[object], n: int) -> NDArray[np.int64]:
+    """Give ``id`` of `n` values, at twice the speed of asking for each: it is where they lie."""
+    lying = np.fromiter(values, object, n)
+    return np.ndarray(n, np.int64, lying).copy()
 
 
 _TYPE_SLOTS = vars(type)
@@ -117,8 +132,8 @@ def storages(tensor: torch.Tensor) -> tuple[Storage, ...] | Unavailable:
         the reason why they cannot be seen.
     """
     try:
-        inside = _torch.unwrapped(tensor)
-        return tuple(_storage(part) for part in _parts(inside) if _has_bytes(part))
+        found = [_storage(part) for part in _parts(_torch.unwrapped(tensor))]
+        return tuple(one for one in found if one is not None)
     except Exception as error:  # a tensor may be half made, or its type's own code may raise
         return Unavailable(f"{class_name(type(tensor))}: {_first_line(error)[:120]}")
 
@@ -151,29 +166,27 @@ def is_wrapper(tensor: torch.Tensor) -> bool:
     return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
 
 
-def _has_bytes(tensor: torch.Tensor) -> bool:
-    if is_wrapper(tensor):
-        return _address(tensor) is not None
-    storage = tensor.untyped_storage()
-    return storage.device.type != "meta" and storage.nbytes() > 0
-
-
-def _address(tensor: torch.Tensor) -> int | None:
-    """Give where the bytes lie; None for a storage that is none."""
+def _has_no_address(tensor: torch.Tensor) -> bool:
+    """Say whether a wrapper's own storage is none, its data being in other tensors."""
     try:
         storage = tensor.untyped_storage()
-        return storage.data_ptr() or None if storage.device.type != "meta" else None
+        return storage.device.type == "meta" or not storage.data_ptr()
     except (RuntimeError, NotImplementedError):
+        return True
+
+
+def _storage(tensor: torch.Tensor) -> Storage | None:
+    """Give a tensor's own storage, None where it has no bytes."""
+    if is_wrapper(tensor) and _has_no_address(tensor):
         return None
-
-
-def _storage(tensor: torch.Tensor) -> Storage:
     storage = tensor.untyped_storage()
-    device = str(storage.device)
+    size_bytes, device = storage.nbytes(), str(storage.device)
+    if not size_bytes or device.startswith("meta"):
+        return None
     # Two storages over one NumPy array are the same bytes, so the address is the better key; but
     # asking a lazily copied tensor for its address makes the copy.
     address = 0 if _torch.is_copy_on_write(tensor) else storage.data_ptr()
-    return Storage((device, address or -_torch.handle(storage)), storage.nbytes(), device)
+    return Storage((device, address or -_torch.handle(storage)), size_bytes, device)
 
 
 def storage_bytes(tensor: torch.Tensor) -> int | None:
@@ -187,6 +200,8 @@ def used_bytes(tensor: torch.Tensor) -> int:
     try:
         if tensor.layout is not torch.strided:
             return sys.maxsize
+        if tensor.is_contiguous():
+            return tensor.numel() * tensor.element_size()
         numel = 1
         for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
             numel *= size if stride else min(size, 1)  # an expanded dimension repeats its bytes

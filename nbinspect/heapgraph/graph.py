@@ -66,7 +66,7 @@ class HeapGraph:
         self.complete = self._add_tensors(node_cap() if cap is None else cap)
         self._frames = list(notebook.running_frames())
         self._add_frames()
-        if any(any(self.unexplained(key)) for key in self.objects if key not in self.roots):
+        if self._has_unexplained():
             self._add_untracked()
             self._add_links()
 
@@ -139,6 +139,13 @@ class HeapGraph:
             rest = [one for one in found if one not in self.roots]
             level = np.fromiter(rest, np.int64, len(rest))
 
+    def _has_unexplained(self) -> bool:
+        # Nodes apart: nobody keeps those in an array, and asking thousands takes its time.
+        keys = [
+            key for key, value in self.objects.items() if not (key in self.roots or is_node(value))
+        ]
+        return any(max(self.unexplained(key)) > 0 for key in keys)
+
     def _add_untracked(self) -> None:
         """Add holders that the collector does not track: NumPy arrays and saved tensors.
 
@@ -185,14 +192,17 @@ class HeapGraph:
         """
         value, held = self.objects[key], self.parents.get(key, ())
         ours = 3 + (key in self._in_index)  # `objects`, `value`, the argument below, the index
-        python = sys.getrefcount(value) - ours - sum(one.is_pythons for one in held)
+        python = sys.getrefcount(value) - ours
+        for one in held:
+            python -= one.is_pythons
         if not is_tensor(value):
             return Unexplained(python - is_node(value), 0)  # torch keeps a node's wrapper
         owners = _torch.use_count(value)
         if owners is None:
             return Unexplained(python, 0)
         # A tensor with owners in C++ has one reference from there to its Python side.
-        return Unexplained(python - (owners > 1), owners - 1 - sum(one.counted for one in held))
+        counted = len([one for one in held if one.counted])
+        return Unexplained(python - (owners > 1), owners - 1 - counted)
 
     def _add_frames(self) -> None:
         for number, frame in enumerate(self._frames, start=1):

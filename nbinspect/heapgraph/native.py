@@ -17,6 +17,8 @@ from nbinspect.tensors import is_tensor
 NODES_PER_STACK_BYTE = 20_000 / (8 << 20)
 MOST_NODES = 20_000
 UNPACK = "unpack hook"
+TO_NODES = frozenset({"next", "grad_fn"})
+TO_PYTHON = frozenset({"", "array", UNPACK})
 
 
 class Reference(NamedTuple):
@@ -36,7 +38,7 @@ class Reference(NamedTuple):
         """Say whether it adds one to a Python reference count."""
         if self.slot.startswith("saved "):
             return not self.counted  # packed by a hook
-        return self.slot in {"", "array", UNPACK}
+        return self.slot in TO_PYTHON
 
 
 @dataclass(slots=True)
@@ -67,10 +69,7 @@ def node_cap() -> int:
 
 def owned(value: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yield (slot, object, counted) for each object that a tensor or node holds from C++."""
-    if is_tensor(value):
-        yield from _owned_by_tensor(value)
-    else:
-        yield from _owned_by_node(value)
+    return _owned_by_tensor(value) if is_tensor(value) else _owned_by_node(value)
 
 
 def _owned_by_tensor(tensor: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -119,9 +118,10 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
             todo.extend(nodes)
             nodes = []
         value = todo.popleft()
-        if id(value) in seen:
+        key = id(value)
+        if key in seen:
             continue
-        seen.add(id(value))
+        seen.add(key)
         n_nodes += not is_tensor(value)
         # Two limits: on the nodes looked at, so that two walks in a row stop at the same place,
         # and on wrappers, so that many walks in a row do not add up to a crash.
@@ -139,18 +139,19 @@ def _visit(value: Any, result: NativeWalk, todo: deque[Any], wrapped: set[int]) 
     try:
         for slot, child, counted in owned(value):
             key = id(child)
-            reference, is_node = Reference(parent, key, slot, counted), slot in {"next", "grad_fn"}
-            if not is_node and not is_tensor(child):
+            reference = Reference(parent, key, slot, counted)
+            if slot in TO_NODES:
+                if key not in wrapped:
+                    wrapped.add(key)
+                    n_wrapped += 1
+            elif not is_tensor(child):
                 result.links.append((reference, child))
                 continue
             result.references.append(reference)
-            if is_node and key not in wrapped:
-                wrapped.add(key)
-                n_wrapped += 1
             if key not in found:
-                if not is_node:
-                    found[key] = child
                 todo.append(child)
+                if slot not in TO_NODES:
+                    found[key] = child
     except Exception:  # a tensor of a broken type must not hide all others
         result.complete = False
     return n_wrapped

@@ -6,7 +6,8 @@ import gc
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from itertools import compress
+from typing import Any, NamedTuple
 
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
@@ -23,11 +24,11 @@ MOST_CLAIMS = 9
 ORDER = {kind: rank for rank, kind in enumerate(KINDS)}
 # A gradient is best named after its tensor, and that after what the user calls it.
 BEST_NAMED = {"PARAMETER": -3, "BUFFER": -2, "VARIABLE": -1}
+HISTORY = {"OUT_HISTORY", "TRACEBACK"}
 Rank = tuple[int, int, bool, int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Claim:
+class Claim(NamedTuple):
     """One holder of a storage.
 
     Attributes:
@@ -43,8 +44,7 @@ class Claim:
     container: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldStorage:
+class HeldStorage(NamedTuple):
     """A live storage and who holds it.
 
     Attributes:
@@ -147,30 +147,33 @@ class _Taker:
         return tuple(notes)
 
     def _held(self, storage: Storage, tensors: list[Any]) -> HeldStorage:
-        claims = self._claims(tensors)
-        used = sum(used_bytes(one) for one in tensors if self._is_held_itself(one))
-        whole = tensors[0] if len(tensors) == 1 else min(tensors, key=_wholeness)
+        used = list(map(used_bytes, tensors))
+        wholes = [(False, 0)]
+        if len(tensors) > 1:
+            wholes = [_wholeness(*one) for one in zip(tensors, used, strict=True)]
+        claims = self._claims(tensors, wholes)
+        reach = sum(compress(used, map(self._is_held_itself, tensors)))
         return HeldStorage(
             storage.size_bytes,
             storage.device,
             tuple(claims[:MOST_CLAIMS]),
             max(0, len(claims) - MOST_CLAIMS),
-            min(used or storage.size_bytes, storage.size_bytes),
-            describe(whole),
+            min(reach or storage.size_bytes, storage.size_bytes),
+            describe(tensors[wholes.index(min(wholes))]),
             self._only(tensors, claims),
             self._is_frozen_gradient(tensors),
         )
 
-    def _claims(self, tensors: list[Any]) -> list[Claim]:
+    def _claims(self, tensors: list[Any], wholes: list[tuple[bool, int]]) -> list[Claim]:
         """List who holds any of the tensors over one storage, the best name first."""
         inside = set(map(id, tensors))
         found: dict[Claim, Rank] = {}
-        for tensor in tensors:
-            whole = (False, 0) if len(tensors) == 1 else _wholeness(tensor)
+        for tensor, whole in zip(tensors, wholes, strict=True):
             for reference in self._graph.parents.get(id(tensor), ()):
-                if not (reference.parent in inside and reference.slot == "base"):
+                if not (reference.slot == "base" and reference.parent in inside):
                     self._claim(reference, whole, found)
-            self._claim_as_start(tensor, whole, found)
+            if id(tensor) in self._reasons:
+                self._claim_as_start(tensor, whole, found)
         if len(found) == 1:
             return list(found)
         named = [claim for claim in found if ", a key" not in claim.owner] or list(found)
@@ -182,7 +185,7 @@ class _Taker:
     ) -> None:
         search = self._search
         kinds = search.kinds.get(reference.parent, [])
-        if is_tensor(self._graph.objects.get(reference.parent)):
+        if len(kinds) > 1 and is_tensor(self._graph.objects.get(reference.parent)):
             kinds = sorted(kinds, key=_naming)[:1]  # a tensor's best name is enough
         for parent_kind in kinds:
             state = State(reference.parent, parent_kind)
@@ -192,7 +195,8 @@ class _Taker:
             label = self._owner(state, reference, kind)
             claim = Claim(kind, label.text, self._why(state, reference), label.container)
             rank = (ORDER[kind], _naming(parent_kind), *whole, search.arrivals[state].cost)
-            if claim not in found or rank < found[claim]:
+            known = found.get(claim)
+            if known is None or rank < known:
                 found[claim] = rank
 
     def _claim_as_start(
@@ -202,9 +206,8 @@ class _Taker:
         for kind in ("CYCLE", "OTHER"):
             arrival = self._search.arrivals.get(State(id(tensor), kind))
             if arrival is not None and arrival.before is None:
-                why = self._reasons.get(id(tensor), "")
                 rank = (ORDER[kind], 0, *whole, arrival.cost)
-                found[Claim(kind, short_name(tensor), why)] = rank
+                found[Claim(kind, short_name(tensor), self._reasons[id(tensor)])] = rank
 
     def _owner(self, state: State, reference: Reference, kind: str) -> Label:
         search = self._search
@@ -243,8 +246,10 @@ class _Taker:
 
     def _is_held_itself(self, tensor: Any) -> bool:
         """Say whether anything but a view of it holds a tensor."""
-        held = self._graph.parents.get(id(tensor), ())
-        return any(reference.slot != "base" for reference in held)
+        for reference in self._graph.parents.get(id(tensor), ()):
+            if reference.slot != "base":
+                return True
+        return False
 
     def _is_frozen_gradient(self, tensors: Iterable[Any]) -> bool:
         for tensor in tensors:
@@ -255,9 +260,9 @@ class _Taker:
         return False
 
 
-def _wholeness(tensor: Any) -> tuple[bool, int]:
+def _wholeness(tensor: Any, used: int) -> tuple[bool, int]:
     """Put a storage's own tensor before its views, and larger ones before smaller ones."""
-    return _torch.is_view(tensor), -used_bytes(tensor)
+    return _torch.is_view(tensor), -used
 
 
 def _naming(kind: str) -> int:
@@ -272,17 +277,19 @@ def _plainness(owner: str) -> tuple[bool, int, str]:
 def _reached_without_history(search: Search) -> set[int]:
     """Give the ids of all that is reached without old outputs and errors."""
     graph, reached = search.graph, set[int]()
+    if not any(HISTORY.intersection(kinds) for kinds in search.kinds.values()):
+        return set(search.kinds)
     todo = [
         State(key, root.kind)
         for key, root in graph.roots.items()
-        if root.kind not in {"OUT_HISTORY", "TRACEBACK"} and key in graph.children
+        if root.kind not in HISTORY and key in graph.children
     ]
     todo += [State(key, "FRAME") for key in graph.frame_ids()]
     while todo:
         state = todo.pop()
         for reference in graph.children.get(state.key, ()):
             kind = search.kind_after(state, reference)
-            if reference.child not in reached and kind not in {"OUT_HISTORY", "TRACEBACK"}:
+            if reference.child not in reached and kind not in HISTORY:
                 reached.add(reference.child)
                 todo.append(State(reference.child, "VARIABLE"))
     return reached

@@ -102,7 +102,8 @@ class Search:
         todo: Queue = []
         for start in starts:
             self._labels[start.state] = start.label
-            self._note(start.state, Arrival(start.cost, None, None, None), todo)
+            if self._is_nearer(start.state, start.cost):
+                self._note(start.state, Arrival(start.cost, None, None, None), todo)
         self._run(todo)
 
     def _run(self, todo: Queue) -> None:
@@ -116,19 +117,22 @@ class Search:
                     self._arrive(state, reference, kind, todo)
 
     def _arrive(self, state: State, reference: Reference, kind: str, todo: Queue) -> None:
-        arrival = self.arrivals[state]
-        anchor = arrival.anchor
-        if self._slot(reference) == "grad_fn" and kind != state.kind:
-            anchor = state
-        is_part = reference.child in self._parts and reference.parent not in self._members
-        cost = arrival.cost + 1 + PART_COST * is_part
-        self._note(State(reference.child, kind), Arrival(cost, state, reference, anchor), todo)
+        arrival, reached = self.arrivals[state], State(reference.child, kind)
+        cost = arrival.cost + 1
+        if reference.child in self._parts and reference.parent not in self._members:
+            cost += PART_COST
+        if not self._is_nearer(reached, cost):
+            return
+        is_graphs = kind != state.kind and self._slot(reference) == "grad_fn"
+        anchor = state if is_graphs else arrival.anchor
+        self._note(reached, Arrival(cost, state, reference, anchor), todo)
+
+    def _is_nearer(self, state: State, cost: int) -> bool:
+        known = self.arrivals.get(state)
+        return known is None or cost < known.cost
 
     def _note(self, state: State, arrival: Arrival, todo: Queue) -> None:
-        known = self.arrivals.get(state)
-        if known is not None and known.cost <= arrival.cost:
-            return
-        if known is None:
+        if state not in self.arrivals:
             self.kinds.setdefault(state.key, []).append(state.kind)
         self.arrivals[state] = arrival
         self._n_noted += 1  # of two ways of one length the first wins, whatever the addresses

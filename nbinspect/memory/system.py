@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import psutil
 from nbinspect.blocks import Reading, Unavailable
 
 CGROUP = Path("/sys/fs/cgroup")
+STATM, MEMINFO = "/proc/{}/statm", "/proc/meminfo"  # Linux alone has them, see proc(5)
 UNLIMITED = 1 << 60  # cgroup v1 writes a huge page-rounded number for "no limit"
 
 
@@ -38,9 +39,9 @@ class HostMemory:
 def host_memory() -> HostMemory:
     """Read the limit, what is used of it, and this process's share.
 
-    Cost: two small files and one system call, under 1 ms.
+    Cost: three small files, under 1 ms.
     Blind to: swap, and a limit that a parent cgroup sets lower than the one read here.
-    Source: psutil; cgroup v2 ``memory.max`` and v1 ``memory.limit_in_bytes``; ``MEM_LIMIT``,
+    Source: proc(5), elsewhere psutil; cgroup v2 ``memory.max`` and v1 ``memory.limit_in_bytes``; ``MEM_LIMIT``,
     which JupyterHub and Binder set.
     """
     mine = process_bytes()
@@ -51,21 +52,54 @@ def host_memory() -> HostMemory:
     hub = _number(os.environ.get("MEM_LIMIT", ""))
     if hub:
         limits.append(HostMemory(hub, "the hub's limit", mine, mine))
-    ram = _reading(psutil.virtual_memory)
-    if not isinstance(ram, Unavailable):
-        in_use = ram.total - ram.available
-        limits.append(HostMemory(ram.total, "the machine's RAM", in_use, mine))
-    return min(limits, key=_total, default=HostMemory(ram, "", ram, mine))
+    nearest = min(limits, key=_total, default=None)
+    if nearest is not None and _total(nearest) < _ram_bytes():
+        return nearest
+    total, in_use = _ram()
+    if isinstance(total, Unavailable):
+        return nearest or HostMemory(total, "", in_use, mine)
+    return HostMemory(total, "the machine's RAM", in_use, mine)
 
 
 def _total(host: HostMemory) -> int:
     return host.total_bytes if isinstance(host.total_bytes, int) else 0
 
 
+def _ram() -> tuple[Reading, Reading]:
+    """Give the machine's RAM and what is used of it."""
+    with suppress(OSError, KeyError, ValueError):
+        lines = (line.split() for line in _content(MEMINFO).decode().splitlines())
+        kib = {line[0]: int(line[1]) for line in lines}
+        return kib["MemTotal:"] << 10, (kib["MemTotal:"] - kib["MemAvailable:"]) << 10
+    ram = _reading(psutil.virtual_memory)
+    return (ram, ram) if isinstance(ram, Unavailable) else (ram.total, ram.total - ram.available)
+
+
+@cache
+def _ram_bytes() -> int:
+    """Give the machine's RAM, which stays; 0 where the system does not say."""
+    total, _ = _ram()
+    return total if isinstance(total, int) else 0
+
+
 def process_bytes() -> Reading:
     """Read the resident set of this process."""
+    with suppress(OSError, IndexError, ValueError):
+        return int(_content(STATM.format(os.getpid())).split()[1]) * os.sysconf("SC_PAGE_SIZE")
     info = _reading(lambda: psutil.Process().memory_info())
     return info if isinstance(info, Unavailable) else int(info.rss)
+
+
+def _content(file: str) -> bytes:
+    """Read one of the system's small files."""
+    opened = _opened(file)  # first: Windows has neither such files nor `pread`
+    return os.pread(opened, 4096, 0)
+
+
+@lru_cache(maxsize=8)
+def _opened(file: str) -> int:
+    """Open a file for good, since opening it takes four fifths of a reading."""
+    return os.open(file, os.O_RDONLY)
 
 
 def _reading(read: Callable[[], Any]) -> Any:
@@ -91,7 +125,7 @@ def _cgroup() -> tuple[int | None, Reading]:
 
 def _file_number(file: Path) -> Reading:
     try:
-        number = _number(file.read_text())
+        number = _number(_content(str(file)).decode())
     except (OSError, UnicodeDecodeError) as error:
         return Unavailable(f"{file} cannot be read: {error}")
     return Unavailable(f"{file} holds no number") if number is None else number
@@ -99,7 +133,7 @@ def _file_number(file: Path) -> Reading:
 
 @cache
 def _cgroup_files() -> tuple[tuple[Path, Path], ...]:
-    """List where limit and use may stand: own group first, then the root that containers see."""
+    """List where limit and use stand: own group first, then the root that containers see."""
     own = ""
     with suppress(OSError):
         for line in Path("/proc/self/cgroup").read_text().splitlines():
@@ -111,7 +145,7 @@ def _cgroup_files() -> tuple[tuple[Path, Path], ...]:
         (group / "memory.limit_in_bytes", group / "memory.usage_in_bytes")
         for group in (CGROUP / "memory" / own, CGROUP / "memory")
     ]
-    return tuple(v2 + v1)
+    return tuple((limit, used) for limit, used in dict.fromkeys(v2 + v1) if limit.exists())
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from nbinspect.blocks import Bar
 MIN_HZ, MAX_HZ = 0.2, 20.0
 """Above 1000 messages a second Jupyter drops some, the cell's own status among them."""
 
-_MAX_SHARE = 0.01
+_MAX_SHARE = 0.008  # of a core; Jupyter's own threads, which send what changes, need a little too
 _MAX_PAUSE_S = 2.0
 
 
@@ -68,9 +68,13 @@ class Sampler:
 
     The thread exists only while somebody listens. It is a daemon and is told to stop at exit,
     so it never delays the end of the process.
+
+    Attributes:
+        n_samples: how many were taken so far.
     """
 
     def __init__(self) -> None:
+        self.n_samples = 0
         self._lock = threading.Lock()
         self._listeners: dict[Listener, float] = {}
         self._thread: threading.Thread | None = None
@@ -122,6 +126,7 @@ class Sampler:
 
     def _sample(self, stop: threading.Event) -> None:
         sample = read()
+        self.n_samples += 1
         for listener in tuple(self._listeners):
             if stop.is_set():
                 return

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 import nbinspect
 from nbinspect.holders import Census, census
+from nbinspect.tensors import addresses
 
 FEW = settings(
     max_examples=12,
@@ -206,3 +207,9 @@ def test_meeting_all_tensors_leaves_them_as_they_were(names: dict[str, Any]) -> 
     met: list[weakref.ref[torch.Tensor]] = []
     census(meet=lambda tensors: met.extend(map(weakref.ref, tensors)))
     assert names["planted"] in [one() for one in met if one() is not None and one().shape == (10,)]
+
+
+def test_addresses_are_ids() -> None:
+    values = [object(), None, [], int, 3.5, "text", torch.ones(1)]
+    assert addresses(iter(values), len(values)).tolist() == list(map(id, values))
+    assert addresses([], 0).tolist() == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,9 +27,15 @@ def cgroup(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty folder in place of the system's cgroup files."""
     monkeypatch.setattr(system, "CGROUP", tmp_path)
     monkeypatch.delenv("MEM_LIMIT", raising=False)
-    system._cgroup_files.cache_clear()
+    forget()
     yield tmp_path
-    system._cgroup_files.cache_clear()
+    forget()
+
+
+def forget() -> None:
+    """Ask the system anew for what does not change while a program runs."""
+    for known in (system._cgroup_files, system._opened, system._ram_bytes):
+        known.cache_clear()
 
 
 def write(folder: Path, limit_file: str, limit: str, used_file: str, used: str) -> None:
@@ -60,7 +67,6 @@ def test_an_old_kernels_limit(cgroup: Path) -> None:
     write(cgroup / "memory", "memory.limit_in_bytes", str(GIB), "memory.usage_in_bytes", "7")
     assert system.host_memory().total_bytes == GIB
     (cgroup / "memory" / "memory.limit_in_bytes").write_text("9223372036854771712")  # none
-    system._cgroup_files.cache_clear()
     assert system.host_memory().total_note == "the machine's RAM"
 
 
@@ -107,9 +113,41 @@ def refuse(*_args: Any) -> Any:
     raise psutil.AccessDenied(msg="not allowed here")
 
 
+def no_proc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let this be a system that has no such files."""
+    monkeypatch.setattr(system, "STATM", "/nowhere/{}")
+    monkeypatch.setattr(system, "MEMINFO", "/nowhere/meminfo")
+
+
+def test_every_system_says_the_same(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    here = system.host_memory()
+    with monkeypatch.context() as patch:
+        no_proc(patch)
+        elsewhere = system.host_memory()
+    assert (here.total_bytes, here.total_note) == (elsewhere.total_bytes, elsewhere.total_note)
+    for name, apart in (("process_bytes", 0.05), ("used_bytes", 0.25)):
+        assert getattr(here, name) == pytest.approx(getattr(elsewhere, name), rel=apart)
+
+
+def test_a_reading_is_of_now_and_of_this_process(cgroup: Path) -> None:
+    before = system.process_bytes()
+    held = torch.ones(32 << 20)
+    assert isinstance(before, int)
+    grown = system.process_bytes()
+    assert isinstance(grown, int)
+    assert grown > before + (100 << 20)
+    del held
+    code = "from nbinspect.memory.system import process_bytes as p; import os; p(); r = os.fork();"
+    code += "x = bytearray(1 << 27) if not r else b''; print(p() > 1 << 27, flush=True);"
+    code += "r and os.wait()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert sorted(done.stdout.split()) == ["False", "True"]
+
+
 def test_a_system_that_does_not_answer(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(psutil, "virtual_memory", refuse)
     monkeypatch.setattr(psutil, "Process", refuse)
+    no_proc(monkeypatch)
     host = system.host_memory()
     for reading in (host.total_bytes, host.used_bytes, host.process_bytes):
         assert isinstance(reading, Unavailable)
@@ -128,6 +166,7 @@ def test_a_limit_where_the_system_does_not_answer(
 ) -> None:
     write(cgroup, "memory.max", str(GIB), "memory.current", "12345")
     monkeypatch.setattr(psutil, "virtual_memory", refuse)
+    no_proc(monkeypatch)
     host = system.host_memory()
     assert (host.total_bytes, host.used_bytes) == (GIB, 12345)
 
@@ -186,6 +225,7 @@ def test_nvml_that_hides_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_used_is_not_known(cgroup: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(cgroup, "memory.max", str(GIB), "memory.current", "what?")
     monkeypatch.setattr(psutil, "Process", refuse)
+    no_proc(monkeypatch)
     text = nbinspect.gpumem(device="cpu").text(width=200)
     assert "1.00 GiB, the container's limit" in text
     assert "not allowed here" in text
