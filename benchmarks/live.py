@@ -87,7 +87,7 @@ def tables(*, quick: bool) -> list[Table]:
             f"A transformer trains for {seconds:g} s a cell, one torch thread, {n_pairs} pairs of cells "
             "with and without bars in alternating order; no page is connected, all messages are sent."
         ),
-        ("Reached: a thread whose readings cost more than 0.8 % of a core takes fewer of them."),
+        ("Reached: a thread whose readings cost more than 0.7 % of a core takes fewer of them."),
         (
             "The bars' thread: its own CPU time by the kernel's count (schedstat), over the cell's wall "
             "time. All threads but the main one: the process's CPU time less the main thread's, less "

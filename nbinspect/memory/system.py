@@ -67,10 +67,10 @@ def _total(host: HostMemory) -> int:
 
 def _ram() -> tuple[Reading, Reading]:
     """Give the machine's RAM and what is used of it."""
-    with suppress(OSError, KeyError, ValueError):
-        lines = (line.split() for line in _content(MEMINFO).decode().splitlines())
-        kib = {line[0]: int(line[1]) for line in lines}
-        return kib["MemTotal:"] << 10, (kib["MemTotal:"] - kib["MemAvailable:"]) << 10
+    with suppress(OSError, ValueError, IndexError):
+        words = _content(MEMINFO).split(None, 9)  # MemTotal: n kB MemFree: n kB MemAvailable: n kB
+        if words[0] == b"MemTotal:" and words[6] == b"MemAvailable:":
+            return int(words[1]) << 10, (int(words[1]) - int(words[7])) << 10
     ram = _reading(psutil.virtual_memory)
     return (ram, ram) if isinstance(ram, Unavailable) else (ram.total, ram.total - ram.available)
 

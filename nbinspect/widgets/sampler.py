@@ -14,7 +14,7 @@ from nbinspect.blocks import Bar
 MIN_HZ, MAX_HZ = 0.2, 20.0
 """Above 1000 messages a second Jupyter drops some, the cell's own status among them."""
 
-_MAX_SHARE = 0.008  # of a core; Jupyter's own threads, which send what changes, need a little too
+_MAX_SHARE = 0.007  # of a core; Jupyter's own threads, which send what changes, need a little too
 _MAX_PAUSE_S = 2.0
 
 
