@@ -13,6 +13,9 @@ import importlib
 import typing
 
 if typing.TYPE_CHECKING:
+    from nbinspect.autograd_graph.answer import autograd
+    from nbinspect.autograd_graph.records import GraphReport
+    from nbinspect.autograd_graph.watch import graphwatch
     from nbinspect.blocks import Unavailable
     from nbinspect.leaks import traceback_memory
     from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
@@ -29,6 +32,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Chain",
     "DeviceMemory",
+    "GraphReport",
     "Holding",
     "Link",
     "MemoryDiff",
@@ -43,8 +47,10 @@ __all__ = [
     "TracebackMemory",
     "Unavailable",
     "__version__",
+    "autograd",
     "explore",
     "gpumem",
+    "graphwatch",
     "load_ipython_extension",
     "memwatch",
     "refchain",
@@ -56,6 +62,7 @@ __all__ = [
 _HOMES = {
     "Chain": "nbinspect.referrers.records",
     "DeviceMemory": "nbinspect.memory.records",
+    "GraphReport": "nbinspect.autograd_graph.records",
     "Holding": "nbinspect.records",
     "Link": "nbinspect.referrers.records",
     "MemoryDiff": "nbinspect.memory.records",
@@ -69,8 +76,10 @@ _HOMES = {
     "SourceLine": "nbinspect.records",
     "TracebackMemory": "nbinspect.leaks.records",
     "Unavailable": "nbinspect.blocks",
+    "autograd": "nbinspect.autograd_graph.answer",
     "explore": "nbinspect.widgets",
     "gpumem": "nbinspect.memory",
+    "graphwatch": "nbinspect.autograd_graph.watch",
     "memwatch": "nbinspect.memory",
     "refchain": "nbinspect.referrers.answer",
     "refchain_largest": "nbinspect.referrers.survey",

@@ -420,3 +420,121 @@ def is_copy_on_write(tensor: torch.Tensor) -> bool:
     """Say whether asking for the address would copy the data."""
     lazy = getattr(torch._C, "_is_cow_tensor", None)
     return bool(lazy(tensor)) if lazy is not None else False
+
+
+class NodeOutput(NamedTuple):
+    """What the operation behind an autograd node gave; a gradient of this shape comes back."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+
+def node_outputs(node: Any) -> tuple[NodeOutput, ...]:
+    """Give shape, dtype and device of a node's outputs, () where this torch does not tell."""
+    found = []
+    for one in getattr(node, "_input_metadata", ()):
+        try:
+            shape = tuple(int(size) for size in one.shape)
+            found.append(NodeOutput(shape, str(one.dtype).removeprefix("torch."), str(one.device)))
+        except Exception:  # nested tensors and symbolic sizes have no plain shape
+            found.append(NodeOutput((), "nested", ""))
+    return tuple(found)
+
+
+def sequence_number(node: Any) -> int | None:
+    """Give the number that a node got when its operation ran, None for leaves and old torch.
+
+    Numbers count up within a thread.
+    """
+    number = getattr(node, "_sequence_nr", None)
+    found = int(number()) if number is not None else None
+    return found if found is not None and found < 1 << 63 else None
+
+
+def next_sequence_number() -> int | None:
+    """Give the number that this thread's next autograd node will get; None on an old torch."""
+    number = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
+    return int(number()) if number is not None else None
+
+
+def saved_are_freed(node: Any) -> bool:
+    """Say whether a backward has already released what a node had saved; runs no hook."""
+    for name in _raw_slots(type(node)):
+        try:
+            raw = getattr(node, name)
+        except RuntimeError:  # an autograd function of the user's says it here
+            return True
+        for one in raw if isinstance(raw, tuple | list) else (raw,):
+            if getattr(one, "data", True) is None and one.unpack_hook is None:
+                try:  # nothing saved at all reads as None, what was released raises
+                    _unpacked(node, name)
+                except RuntimeError:
+                    return True
+    return False
+
+
+def saved_changed(node: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield (slot, tensor, what torch says) for each saved tensor that was written to since.
+
+    Only slots without hooks are unpacked, so no code of the user's runs.
+    """
+    for name in _raw_slots(type(node)):
+        try:
+            raw = getattr(node, name)
+        except RuntimeError:
+            continue
+        kept = [
+            one for one in (raw if isinstance(raw, tuple | list) else (raw,)) if one is not None
+        ]
+        if any(one.unpack_hook is not None for one in kept) or all(
+            one.data is None for one in kept
+        ):
+            continue
+        try:
+            _unpacked(node, name)
+        except RuntimeError as error:
+            if "modified by an inplace" in str(error):
+                changed = next((one.data for one in kept if one.data is not None), None)
+                yield name[len("_raw_saved_") :], changed, str(error).splitlines()[0]
+            error.__traceback__ = None
+
+
+def _unpacked(node: Any, raw_name: str) -> Any:
+    name = raw_name.removeprefix("_raw")
+    functions = getattr(torch._C, "_FunctionBase", None)
+    if name == "_saved_tensors" and functions is not None and isinstance(node, functions):
+        return functions.saved_tensors.__get__(node)
+    return getattr(node, name)
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Count the in-place operations on a tensor's bytes; 0 where there is no count."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # made in inference mode
+        return 0
+
+
+def op_name(func: Any) -> str:
+    """Name the operation that a dispatch mode was called for: ``aten::addmm``."""
+    return str(func._schema.name)
+
+
+def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """List the arguments that an operation writes into; [] for one that writes into none."""
+    found: list[Any] = []
+    if not func._schema.is_mutable:
+        return found
+    for position, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[position] if position < len(args) else kwargs.get(argument.name)
+            found += value if isinstance(value, list | tuple) else [value]
+    return found
+
+
+def norms(tensors: list[torch.Tensor]) -> list[float]:
+    """Give the 2-norm of each of some tensors of one device and dtype, by one read."""
+    dense = [one._values() if one.layout is torch.sparse_coo else one for one in tensors]
+    found: list[float] = torch.stack([n.float() for n in torch._foreach_norm(dense)]).tolist()
+    return found

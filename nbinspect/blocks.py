@@ -179,6 +179,10 @@ class GraphNode:
         size_bytes: its own bytes, None where that says nothing.
         detail: more for those who point at it, one fact a line.
         can_unfold: a click may ask for its neighbours.
+        frame: key of the innermost frame around it, "" for none.
+        heat: how strongly it is coloured by the graph's scale, 0..1; None for not at all.
+        alert: what is wrong with it in a word or two, e.g. ``NaN``; "" for nothing.
+        path: its whole name where `label` is short for what stands in a frame, "" if that is it.
     """
 
     key: str
@@ -189,6 +193,48 @@ class GraphNode:
     size_bytes: int | None = None
     detail: tuple[str, ...] = ()
     can_unfold: bool = False
+    frame: str = ""
+    heat: float | None = None
+    alert: str = ""
+    path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class GraphFrame:
+    """A frame around boxes that belong together, e.g. a module's parts.
+
+    Attributes:
+        key: its name within the graph, also apart from the boxes' keys.
+        label: what it is called.
+        type_name: what it is.
+        parent: key of the frame that it is in, "" for none.
+        size_bytes: bytes of all that is in it, None where that says nothing.
+        can_fold: a click folds it into one box.
+    """
+
+    key: str
+    label: str
+    type_name: str = ""
+    parent: str = ""
+    size_bytes: int | None = None
+    can_fold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class HeatScale:
+    """What the colour of boxes stands for.
+
+    Attributes:
+        title: what is measured, with its unit or kind, e.g. ``saved for backward``.
+        low: the value of no colour, e.g. ``0 B``.
+        high: the value of full colour, e.g. ``12.0 MiB``.
+        hue: a name of `render.palette`.
+    """
+
+    title: str
+    low: str
+    high: str
+    hue: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,11 +260,15 @@ class Graph:
         title: what is drawn.
         nodes: the boxes.
         edges: the arrows.
+        frames: frames around boxes; each comes before those that are in it.
+        scale: what the colour of boxes stands for, None if they have none.
     """
 
     title: str
     nodes: tuple[GraphNode, ...]
     edges: tuple[GraphEdge, ...]
+    frames: tuple[GraphFrame, ...] = ()
+    scale: HeatScale | None = None
 
 
 @dataclass(frozen=True, slots=True)

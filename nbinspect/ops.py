@@ -97,6 +97,10 @@ class ModuleNames:
         name = self._names.get(module)
         return name if name is not None else self._learned(module, frame)
 
+    def named(self) -> list[tuple[nn.Module, str]]:
+        """Give the modules that were named, as far as they live."""
+        return list(self._names.items())
+
     def _learned(self, module: nn.Module, frame: FrameType | None) -> str:
         """Name all parts of the outermost running module, then `module`."""
         *_, outermost = _running_modules(frame)

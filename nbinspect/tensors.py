@@ -189,6 +189,18 @@ def _storage(tensor: torch.Tensor) -> Storage | None:
     return Storage((device, address or -_torch.handle(storage)), size_bytes, device)
 
 
+def storage_key(tensor: Any) -> Any:
+    """Give what two tensors have in common if they share their bytes; None if they have none."""
+    try:
+        storage = tensor.untyped_storage()
+        if _torch.is_copy_on_write(tensor):
+            return str(storage.device), -_torch.handle(storage)
+        address = storage.data_ptr()
+        return (str(storage.device), address) if address else None
+    except Exception:  # sparse, fake and wrapper tensors have no storage of their own
+        return None
+
+
 def storage_bytes(tensor: torch.Tensor) -> int | None:
     """Give the size of the storage behind a tensor, None where it has none of its own."""
     found = storages(tensor)

@@ -13,6 +13,12 @@ from typing import Protocol
 
 from nbinspect.magics.expression import evaluate
 from nbinspect.magics.hint import HINT
+from nbinspect.magics.graphs import (
+    autograd_options,
+    graphwatch_options,
+    make_graphwatch,
+    run_autograd,
+)
 from nbinspect.magics.options import (
     ExpressionOptions,
     Options,
@@ -298,12 +304,14 @@ def _traceback_memory(options: argparse.Namespace) -> Record | None:
 
 
 LINE_MAGICS: dict[str, LineMagic] = {
+    "autograd": LineMagic(autograd_options(), run_autograd),
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
     "refchain": LineMagic(_refchain_options(), _refchain, _explore),
     "traceback_memory": LineMagic(_traceback_memory_options(), _traceback_memory),
 }
 
 WATCHES: dict[str, WatchMagic] = {
+    "graphwatch": WatchMagic(graphwatch_options(), make_graphwatch),
     "memwatch": WatchMagic(_memwatch_options("%%memwatch"), _memwatch),
     "gpumem": WatchMagic(_memwatch_options("%%gpumem"), _memwatch),
 }

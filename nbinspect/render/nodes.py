@@ -28,7 +28,7 @@ def label_line(node: GraphNode, columns: int = NARROW) -> str:
 
 def full_name(node: GraphNode) -> str:
     """Give the whole name of a node, printable; never empty."""
-    return printable(node.label).strip() or NO_NAME
+    return printable(node.path or node.label).strip() or NO_NAME
 
 
 def small_line(node: GraphNode, columns: int = NARROW) -> str:

@@ -1,0 +1,145 @@
+"""Where the way from a parameter to a tensor was cut, by what a watched forward has shown."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any, NamedTuple
+
+from nbinspect.autograd_graph.mends import enclosing_no_grad, without
+from nbinspect.autograd_graph.watched import Event, Watched, event_of
+from nbinspect.records import SourceLine
+
+COPYING = {
+    "aten::detach",
+    "aten::clone",
+    "aten::_to_copy",
+    "aten::copy_",
+    "aten::alias",
+    "aten::lift_fresh",
+    "aten::view",
+    "aten::empty_like",
+    "aten::empty",
+    "aten::empty_strided",
+    "aten::new_empty",
+}
+ITEM = "aten::_local_scalar_dense"
+
+
+class Cut(NamedTuple):
+    """Why a gradient does not come through.
+
+    Attributes:
+        why: the reason, a clause without a full stop.
+        mend: the line that mends it, "" if there is none.
+        line: where it happened.
+        is_cut: False where there never was a way.
+        copy_of: the tensor that a leaf was copied from.
+    """
+
+    why: str
+    mend: str = ""
+    line: SourceLine | None = None
+    is_cut: bool = True
+    copy_of: Any = None
+
+
+def find_cut(seen: Watched, parameter: Any, tensor: Any) -> Cut | None:
+    """Find what keeps the gradient of `tensor` from `parameter`.
+
+    Returns:
+        The operation where the way ends; None if the watched forward did not use the parameter.
+
+    Cost: linear in the number of operations behind `tensor`.
+    """
+    end, external = seen.maker(tensor), seen.external(parameter)
+    if end is None or external is None:
+        return None
+    users = [number for number, event in seen.events.items() if external in event.externals]
+    if not users:
+        return None
+    within = seen.behind(event_of(end))
+    starts = [number for number in users if number in within]
+    if starts:
+        return _on_the_way(seen, starts, within)
+    flow = seen.carried_from(users, set(seen.events))
+    read = next((n for n in flow.stopped if seen.events[n].op == ITEM), None)
+    if read is not None:
+        return _described(seen, seen.events[read])
+    line = seen.line(seen.events[users[-1]])
+    at = f" in {line.label}" if line else ""
+    return Cut(f"used{at}, but nothing that came of it goes in", "", line, is_cut=False)
+
+
+def _on_the_way(seen: Watched, starts: list[int], within: set[int]) -> Cut | None:
+    flow = seen.carried_from(starts, within)
+    if flow.stopped:
+        return _described(seen, seen.events[flow.stopped[0]])
+    return Cut("the operations on its way give no gradient for it", is_cut=False)
+
+
+def _described(seen: Watched, event: Event) -> Cut:
+    """Say in the user's own words why an operation's output carries no gradient."""
+    line = seen.line(event)
+    piece = seen.expression(event) or event.op
+    what = f"`{piece}`" + (f" in {line.label}" if line else "")
+    text = line.text if line else ""
+    if not event.grad_enabled:
+        at, outside = _no_grad_block(seen, event)
+        return Cut(f"{what} runs under {at}; run this line outside of it", outside, line)
+    if event.op == "aten::detach":
+        if ".numpy(" in text:
+            return Cut(f"{what} takes it to NumPy, whose arrays carry no gradient", "", line)
+        ending = ".data" if piece.endswith(".data") else ".detach()"
+        return Cut(f"{what} cuts it off", without(text, piece, ending), line)
+    if event.op == ITEM:
+        return Cut(f"{what} makes a Python number of it", without(text, piece, ".item()"), line)
+    if event.is_number:
+        return Cut(f"{what} makes integers of it, which have no gradient", "", line)
+    return Cut(f"{what} ({event.op}) gives no gradient", "", line)
+
+
+def _no_grad_block(seen: Watched, event: Event) -> tuple[str, str]:
+    """Name the ``with`` around an event, and the line that has to leave it."""
+    line = seen.line(event)
+    if line is None:
+        return "`torch.no_grad()`", ""
+    lines = linecache.getlines(seen.file(event))
+    at = enclosing_no_grad("".join(lines), line.lineno)
+    if at is None:
+        return "`torch.no_grad()`", line.text
+    where = SourceLine(line.cell, line.file, at, lines[at - 1].strip())
+    return f"`{where.text.rstrip(':').removeprefix('with ')}` ({where.label})", line.text
+
+
+def made_without_grad(seen: Watched, leaf: Any, storage: Any) -> Cut | None:
+    """Find out whether a leaf was computed from what requires grad, and where the way was cut.
+
+    Returns:
+        The cut, with `copy_of` set if it did nothing but copy one tensor; None for a leaf that
+        owes nothing to anybody.
+    """
+    value = seen.maker(leaf)
+    number = event_of(value) if value is not None else seen.writer(storage)
+    if number is None:
+        return None
+    behind = seen.behind(number)
+    sources = {
+        id(tensor): tensor
+        for event in behind
+        for tensor in (seen.externals[n]() for n in seen.events[event].externals)
+        if tensor is not None and tensor is not leaf and tensor.requires_grad
+    }
+    if not sources:
+        return None
+    stops = [n for n in sorted(behind) if seen.events[n].takes_grad and _stops(seen.events[n])]
+    if not stops:
+        return None
+    cut = _described(seen, seen.events[stops[0]])
+    only_copied = all(seen.events[n].op in COPYING for n in behind)
+    if only_copied and len(sources) == 1:
+        return cut._replace(copy_of=next(iter(sources.values())))
+    return cut
+
+
+def _stops(event: Event) -> bool:
+    return not event.grad_enabled or event.op in {"aten::detach", ITEM} or event.is_number

@@ -1,0 +1,450 @@
+"""What is wrong with a graph, as far as the graph itself tells; `cuts` asks the watched forward."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from nbinspect import _torch
+from nbinspect.autograd_graph.cuts import Cut, find_cut, made_without_grad
+from nbinspect.autograd_graph.facts import Facts, storage_keys
+from nbinspect.autograd_graph.inference import ONE_TO_ONE
+from nbinspect.autograd_graph.mends import out_of_place
+from nbinspect.autograd_graph.naming import Names
+from nbinspect.autograd_graph.records import AutogradNode, GraphFinding
+from nbinspect.autograd_graph.walk import Walked, is_leaf, released
+from nbinspect.autograd_graph.watched import Watched
+from nbinspect.tensors import describe, storage_key
+
+MOST_NAMES = 3
+WATCH_IT = "%%graphwatch"
+
+
+@dataclass(slots=True)
+class Question:
+    """A graph that is asked about, and all that is known of it.
+
+    Attributes:
+        tensor: whose graph it is.
+        name: what it is called.
+        walked: its nodes.
+        facts: what they are.
+        names: what the user calls things.
+        seen: what a watch saw; empty if the tensor was not made under it.
+        freed: places of nodes whose saved tensors a backward has released.
+        saves: places of nodes that still have some.
+        producers: for each node those that made its inputs.
+        consumers: for each node those that took its output.
+    """
+
+    tensor: Any
+    name: str
+    walked: Walked
+    facts: Facts
+    names: Names
+    seen: Watched
+    freed: set[int] = field(default_factory=set)
+    saves: set[int] = field(default_factory=set)
+    producers: list[list[int]] = field(default_factory=list)
+    consumers: list[list[int]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.producers, self.consumers = self.walked.producers(), self.walked.consumers()
+        self.freed = set(released(self.walked))
+        self.saves = {node.key for node in self.facts.nodes if node.saved} - self.freed
+
+    @property
+    def all_freed(self) -> bool:
+        """Whether nothing that was saved is left."""
+        return bool(self.freed) and not self.saves
+
+    @property
+    def is_watched(self) -> bool:
+        """Whether a watch saw how the tensor was made."""
+        return self.seen.knows(self.tensor)
+
+
+def find(question: Question) -> list[GraphFinding]:
+    """Look for everything that is wrong, faults first.
+
+    Cost: unpacks each saved tensor that no hook packed, 2 µs each.
+    """
+    joined = list(_joined(question))
+    copies = list(_copies(question))
+    copied = {one.line for one in copies if one.line is not None}
+    found = [
+        *joined,
+        *_modified(question, {key for one in joined for key in one.nodes}),
+        *(one for one in _unreached(question) if one.line not in copied),
+        *copies,
+        *_without_grad(question),
+        *_bad_gradients(question),
+        *_reused(question),
+    ]
+    return sorted(found, key=lambda one: not one.is_fault)
+
+
+def listed(names: list[str]) -> str:
+    """Write a few names between backticks, and how many more there are."""
+    shown = ", ".join(f"`{name}`" for name in names[:MOST_NAMES])
+    rest = len(names) - MOST_NAMES
+    return f"{shown} and {rest} more" if rest > 0 else shown
+
+
+def _unreached(question: Question) -> Iterator[GraphFinding]:
+    """Parameters that require grad and get none from this tensor."""
+    if not question.walked.complete:
+        return
+    reached = {id(node.variable) for node in question.walked.nodes if is_leaf(node)}
+    is_watched = question.is_watched
+    missing = {
+        name: tensor
+        for owned in question.names.parameters.values()
+        for name, tensor in owned.items()
+        if tensor.requires_grad and id(tensor) not in reached
+    }
+    if not missing and not question.walked.nodes and not is_watched:
+        yield _no_graph(question)
+    by_cut: dict[Cut | None, list[str]] = defaultdict(list)
+    for name, tensor in missing.items():
+        by_cut[find_cut(question.seen, tensor, question.tensor) if is_watched else None].append(
+            name
+        )
+    for cut, names in by_cut.items():
+        if cut is not None and cut.is_cut:
+            yield _unreached_because(question, names, cut, is_watched=True)
+        elif parts := [name for name in names if _is_part(question, name, reached)]:
+            yield _unreached_because(question, parts, cut, is_watched=is_watched)
+
+
+def _is_part(question: Question, name: str, reached: set[int]) -> bool:
+    """Say whether a parameter belongs to a model that is reached by others of its parameters."""
+    own = next((o for o in question.names.parameters.values() if name in o), {})
+    return any(id(tensor) in reached for tensor in own.values()) or not question.walked.nodes
+
+
+def _no_graph(question: Question) -> GraphFinding:
+    if question.tensor.requires_grad:
+        sentence = f"`{question.name}` is a leaf: nothing was computed to make it."
+        return GraphFinding("UNREACHED", sentence, names=(question.name,), is_fault=False)
+    sentence = (
+        f"`{question.name}` has no graph: what it was made from required no gradient, or the path was "
+        "cut by `detach`, `no_grad`, `.item()`, `.data` or a cast to integers. Run the cell that makes "
+        f"it under `{WATCH_IT}` to see where."
+    )
+    return GraphFinding("UNREACHED", sentence, WATCH_IT, (question.name,))
+
+
+def _unreached_because(
+    question: Question, names: list[str], cut: Cut | None, *, is_watched: bool
+) -> GraphFinding:
+    groups = _by_module(names, question)
+    number = f"{len(names)} parameters" if len(names) > 1 else "a parameter"
+    sentence = f"`{question.name}` does not reach {number}, {listed(groups)}."
+    if cut is not None:
+        why = sentence[:-1] + f": {cut.why}."
+        kind = "CUT" if cut.is_cut else "UNREACHED"
+        return GraphFinding(kind, why, cut.mend, tuple(names), cut.line)
+    if is_watched:
+        sentence += " No operation of the watched cell used "
+        sentence += "them." if len(names) > 1 else "it."
+        return GraphFinding("UNREACHED", sentence, "", tuple(names))
+    sentence += (
+        f" They get no gradient from it. Run the forward under `{WATCH_IT}` to see whether they were "
+        "not used or where the path was cut."
+    )
+    return GraphFinding("UNREACHED", sentence, WATCH_IT, tuple(names))
+
+
+def _by_module(names: list[str], question: Question) -> list[str]:
+    """Say `model.encoder.*` where all of its parameters are meant."""
+    inside: Counter[str] = Counter()
+    for owned in question.names.parameters.values():
+        for name in owned:
+            inside.update(_prefixes(name))
+    meant: Counter[str] = Counter()
+    for name in set(names):
+        meant.update(_prefixes(name))
+    groups = []
+    for name in names:
+        whole = (p for p in _prefixes(name) if meant[p] == inside[p] and inside[p] > 1)
+        prefix = next(whole, None)
+        groups.append(f"{prefix}.*" if prefix else name)
+    return list(dict.fromkeys(groups))
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]
+
+
+def _modified(question: Question, joined: set[int]) -> Iterator[GraphFinding]:
+    """Saved tensors that were changed in place: backward will raise."""
+    groups: dict[Any, list[tuple[AutogradNode, str, Any, str]]] = defaultdict(list)
+    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
+        if is_leaf(node) or facts.key in joined:
+            continue
+        for slot, tensor, said in _torch.saved_changed(node):
+            groups[storage_key(tensor)].append((facts, slot, tensor, said))
+    for some in groups.values():
+        yield _modified_one(question, some)
+
+
+def _modified_one(
+    question: Question, some: list[tuple[AutogradNode, str, Any, str]]
+) -> GraphFinding:
+    facts, slot, tensor, said = some[0]
+    saved = next((one for one in facts.saved if one.slot == slot), None)
+    name = (saved.name if saved else "") or question.names.tensor(tensor)
+    name = name or next(iter(_same_bytes(question, tensor)), "")
+    what = f"`{name}` ({describe(tensor)})" if name else f"A tensor ({describe(tensor)})"
+    where = f" in `{facts.module}`" if facts.module else ""
+    more = f" and {len(some) - 1} more" if len(some) > 1 else ""
+    line, mend, by = None, "", ""
+    expected = _expected_version(said)
+    for write in question.seen.writes:
+        if write.storage == storage_key(tensor) and write.version > expected:
+            event = question.seen.events.get(write.event)
+            if event is not None:
+                line = question.seen.line(event)
+                by = f" by `{question.seen.expression(event) or event.op}`"
+                by += f" in {line.label}" if line else ""
+                mend = out_of_place(line.text) if line else ""
+            break
+    sentence = (
+        f"{what}, which `{facts.name}`{where}{more} saved as `{slot}`, was changed in place "
+        f"afterwards{by}: backward will raise an error."
+    )
+    if not mend:
+        sentence += " Change a copy of it instead, or write the operation out of place."
+    keys = tuple(dict.fromkeys(one.key for one, *_ in some))
+    return GraphFinding("MODIFIED", sentence, mend, (name,) if name else (), line, keys)
+
+
+def _same_bytes(question: Question, tensor: Any) -> list[str]:
+    """Name variables that look into the same storage."""
+    key = storage_key(tensor)
+    return question.names.by_storage.get(key, []) if key is not None else []
+
+
+def _expected_version(said: str) -> int:
+    """Read the version that backward expects out of torch's sentence."""
+    digits = said.rpartition("expected version ")[2].split(" ")[0]
+    return int(digits) if digits.isdigit() else -1
+
+
+def _joined(question: Question) -> Iterator[GraphFinding]:
+    """A graph that reaches back into an earlier step."""
+    old, why = _old_part(question)
+    if not old:
+        return
+    edges = [e for e in question.walked.edges if e[0] in old and e[1] not in old]
+    ends = list(dict.fromkeys(source for source, _, _ in edges if not _is_leaf(question, source)))
+    if not ends:
+        return
+    nodes = [question.facts.nodes[key] for key in ends]
+    names = list(dict.fromkeys(n for node in nodes for n in _carried(question, node)))
+    carried = listed(names) if names else "a tensor made there"
+    first = nodes[0]
+    made = f" (made by `{first.name}`" + (f" in {first.line.label})" if first.line else ")")
+    sentence = (
+        f"The graph of `{question.name}` goes on into an earlier step through {carried}{made}: {why} "
+        "Detach what is carried from step to step."
+    )
+    mend = f"{names[0]} = {names[0]}.detach()" if names else ""
+    yield GraphFinding("JOINED", sentence, mend, tuple(names), first.line, tuple(sorted(old)))
+
+
+def _is_leaf(question: Question, key: int) -> bool:
+    return is_leaf(question.walked.nodes[key])
+
+
+def _old_part(question: Question) -> tuple[set[int], str]:
+    """Give the nodes of an earlier step, and what shows that they are."""
+    numbers = [_torch.sequence_number(node) for node in question.walked.nodes]
+    if question.freed and question.saves:
+        last = max((numbers[key] or 0) for key in question.freed)
+        known = (one for one in question.seen.backwards if one > last)
+        why = "backward has already run on that part and will raise an error when it comes there again."
+        return _grown(question, _up_to(numbers, min(known, default=last + 1))), why
+    border = max((_stepped(question, numbers)), default=0)
+    if border:
+        why = "an optimizer has changed parameters since, so it makes every step longer, keeps its "
+        why += "activations and may raise an error in backward."
+        return _grown(question, _up_to(numbers, border)), why
+    return set(), ""
+
+
+def _grown(question: Question, old: set[int]) -> set[int]:
+    """Add nodes that save nothing and only take what is old: they end the earlier step."""
+    for node in question.facts.nodes[:-1]:
+        producers = question.producers[node.key]
+        if not node.saved and producers and old.issuperset(producers):
+            old.add(node.key)
+    return old
+
+
+def _up_to(numbers: list[int | None], border: int) -> set[int]:
+    return {key for key, number in enumerate(numbers) if number is not None and number < border}
+
+
+def _stepped(question: Question, numbers: list[int | None]) -> Iterator[int]:
+    """Yield moments at which a parameter was changed that is used both before and after."""
+    for key, node in enumerate(question.walked.nodes):
+        if not is_leaf(node):
+            continue
+        uses = [n for n in (numbers[c] for c in question.consumers[key]) if n is not None]
+        if len(uses) < 2:
+            continue
+        external = question.seen.external(node.variable) if question.seen.steps else None
+        steps = question.seen.steps.get(external, []) if external is not None else []
+        yield from (step for step in steps if min(uses) < step <= max(uses))
+        saves = list(_uses_that_save(question, key, node.variable, numbers))
+        stale = [number for number, changed in saves if changed]
+        fresh = [number for number, changed in saves if not changed]
+        if stale and fresh and max(stale) < min(fresh):
+            yield max(stale) + 1
+
+
+def _uses_that_save(
+    question: Question, leaf: int, variable: Any, numbers: list[int | None]
+) -> Iterator[tuple[int, bool]]:
+    """Yield for each use that saved a parameter its number, and whether it was changed since."""
+    keys = {key for key, _ in storage_keys(variable)}
+    todo, seen = list(question.consumers[leaf]), set[int]()
+    while todo:
+        key = todo.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        node, number = question.walked.nodes[key], numbers[key]
+        if question.facts.nodes[key].name in ONE_TO_ONE:
+            todo += question.consumers[key]
+        saved = [t for _, t, hook in _torch.raw_saved(node) if hook is None]
+        if number is not None and any(keys & {k for k, _ in storage_keys(t)} for t in saved):
+            changed = [t for _, t, _ in _torch.saved_changed(node) if t is not None]
+            yield number, any(keys & {k for k, _ in storage_keys(t)} for t in changed)
+
+
+def _carried(question: Question, node: AutogradNode) -> list[str]:
+    """Name what is carried over: by its variable, or by one that is like it."""
+    if node.variables:
+        return list(node.variables)
+    alike = [
+        name
+        for other in question.facts.nodes
+        if (other.name, other.shape) == (node.name, node.shape)
+        for name in other.variables
+        if name != question.name
+    ]
+    return list(dict.fromkeys(alike))
+
+
+def _copies(question: Question) -> Iterator[GraphFinding]:
+    """Leaves that are a parameter's copy: the gradient goes to the copy."""
+    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
+        if not is_leaf(node):
+            continue
+        original, cut = _original(question, node.variable)
+        if original is None:
+            continue
+        sentence = (
+            f"`{facts.leaf}` is a leaf of its own, a copy of the parameter `{original}`"
+            + (f" ({cut.why})" if cut and cut.why else "")
+            + ": the gradient goes to the copy, and the parameter gets none from it."
+        )
+        line = cut.line if cut else None
+        names = (facts.leaf, original)
+        mend = "" if facts.is_parameter else f"{facts.leaf} = {original}"
+        yield GraphFinding(
+            "LEAF_IS_COPY", sentence, mend, names, line, (facts.key,), not facts.is_parameter
+        )
+
+
+def _original(question: Question, variable: Any) -> tuple[str | None, Cut | None]:
+    """Give the name of the parameter that a leaf was copied from, and where."""
+    keys = {key for key, _ in storage_keys(variable)}
+    for owned in question.names.parameters.values():
+        for name, tensor in owned.items():
+            same = keys & {key for key, _ in storage_keys(tensor)}
+            if same and tensor is not variable and id(variable) not in question.names.owners:
+                return name, None
+    found = made_without_grad(question.seen, variable, storage_key(variable))
+    if found is None or found.copy_of is None:
+        return None, None
+    name = question.names.tensor(found.copy_of)
+    if id(found.copy_of) not in question.names.owners or not name:
+        return None, None
+    return name, found
+
+
+def _without_grad(question: Question) -> Iterator[GraphFinding]:
+    """Leaves that were computed from what requires grad: the path ends at them."""
+    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
+        if not is_leaf(node):
+            continue
+        cut = made_without_grad(question.seen, node.variable, storage_key(node.variable))
+        if cut is None or cut.copy_of is not None or not cut.is_cut:
+            continue
+        sentence = (
+            f"`{facts.leaf}` requires grad, but is a leaf: {cut.why}. The gradient stops at it "
+            "and goes no further into what it was computed from."
+        )
+        yield GraphFinding(
+            "LEAF_MADE_WITHOUT_GRAD", sentence, cut.mend, (facts.leaf,), cut.line, (facts.key,)
+        )
+
+
+def _bad_gradients(question: Question) -> Iterator[GraphFinding]:
+    bad = [node for node in question.facts.nodes if node.problem]
+    if bad:
+        names = [node.leaf for node in bad]
+        sentence = (
+            f"{bad[0].problem} of {listed(names)}: no optimizer step can be made with it. Run the cell "
+            "under `%%nanwatch` to see the operation that made the first one."
+        )
+        yield GraphFinding(
+            "BAD_GRADIENT", sentence, "%%nanwatch", tuple(names), None, tuple(n.key for n in bad)
+        )
+
+
+def _reused(question: Question) -> Iterator[GraphFinding]:
+    """Parameters that are used several times: their gradient is a sum."""
+    uses = {
+        node.key: _n_uses(question, node.key) for node in question.facts.nodes if node.is_parameter
+    }
+    by_count: dict[int, list[AutogradNode]] = defaultdict(list)
+    for key, number in uses.items():
+        if number > 1:
+            by_count[number].append(question.facts.nodes[key])
+    for number, nodes in sorted(by_count.items(), key=lambda pair: -len(pair[1])):
+        names = [node.leaf for node in nodes]
+        groups = _by_module(names, question)
+        tied = [n for node in nodes for n in _owners(question, node) if n != node.leaf]
+        also = f" (also called {listed(tied)})" if tied else ""
+        verb = "is" if len(names) == 1 else "are"
+        sentence = (
+            f"{listed(groups)}{also} {verb} used {number} times in this graph: the gradient is the sum "
+            "over all uses."
+        )
+        keys = tuple(node.key for node in nodes)
+        yield GraphFinding("REUSED", sentence, "", tuple(names), None, keys, is_fault=False)
+
+
+def _owners(question: Question, node: AutogradNode) -> list[str]:
+    return question.names.owners.get(id(question.walked.nodes[node.key].variable), [])
+
+
+def _n_uses(question: Question, leaf: int) -> int:
+    """Count what takes a parameter, looking through views and casts of it alone."""
+    consumers, producers = question.consumers, question.producers
+    todo, number = [leaf], 0
+    while todo:
+        for consumer in consumers[todo.pop()]:
+            if len(producers[consumer]) == 1 and question.facts.nodes[consumer].name in ONE_TO_ONE:
+                todo.append(consumer)
+            else:
+                number += 1
+    return number

@@ -1,0 +1,212 @@
+"""What the user calls the leaves of a graph, its modules and what came out of its nodes."""
+
+from __future__ import annotations
+
+import gc
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import compress
+from typing import Any
+
+from torch import nn
+
+from nbinspect import _torch, notebook
+from nbinspect.heapgraph.objects import own_dict
+from nbinspect.tensors import class_name, is_tensor, storage_key
+
+CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+MOST_ITEMS = 64  # of the user's containers that are looked into for names
+
+
+@dataclass(slots=True)
+class Names:
+    """Names by the id of what they name; ids hold only while their objects live.
+
+    Attributes:
+        owners: for each parameter or buffer its fqns; several for tied weights.
+        owner_modules: for each parameter the modules that own it, in the order of `owners`.
+        modules: fqn by the id of a module.
+        types: class name by module fqn.
+        containers: fqns of modules that only hold others.
+        parameters: for each outermost module its parameters by fqn.
+        variables: for each tensor the user's names.
+        nodes: for each autograd node the names of tensors that it made.
+        by_storage: the user's names of tensors, by what `storage_key` gives for them.
+    """
+
+    owners: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    owner_modules: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    modules: dict[int, str] = field(default_factory=dict)
+    types: dict[str, str] = field(default_factory=dict)
+    containers: set[str] = field(default_factory=set)
+    parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    variables: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    nodes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    by_storage: dict[Any, list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def close(self) -> None:
+        """Let go of the parameters."""
+        self.parameters.clear()
+
+    def tensor(self, tensor: Any) -> str:
+        """Name a tensor: its fqn, else a variable, "" for neither."""
+        own = self.owners.get(id(tensor)) or self.variables.get(id(tensor))
+        return own[0] if own else ""
+
+
+def names_of(leaves: Iterable[Any]) -> Names:
+    """Name modules that own some of `leaves`, and every tensor that has a variable.
+
+    Cost: one pass over the objects that Python's collector tracks, some 40 ms in a notebook.
+    Blind to: modules that are only in the user's own containers of containers; they go by the name
+    of their class.
+    Source: ``torch.nn.Module.named_modules``, the notebook's names, running frames.
+    """
+    names = Names()
+    wanted, keys = set[int](), set[Any]()
+    for leaf in leaves:
+        wanted.add(id(leaf))
+        keys.add(storage_key(leaf) if leaf.requires_grad and leaf.is_leaf else None)
+    keys.discard(None)
+    modules = _modules()
+    known = _user_values()
+    parents = _parents(modules)
+    used = [
+        module
+        for module in modules
+        # By storage: a leaf may look into a parameter's bytes without being it.
+        if any(id(t) in wanted or storage_key(t) in keys for t in _own_tensors(module))
+    ]
+    called: dict[int, str] = {}
+    for label, value in known:
+        called.setdefault(id(value), label)
+    for top in _outermost(used, parents, called):
+        _name_module(names, top, called.get(id(top)) or class_name(type(top)))
+    _name_variables(names, known)
+    return names
+
+
+def _modules() -> list[Any]:
+    objects = gc.get_objects()
+    kinds = list(map(type, objects))
+    distinct = dict(zip(map(id, kinds), kinds, strict=True))
+    wanted = {key for key, kind in distinct.items() if issubclass(kind, nn.Module)}
+    return list(compress(objects, map(wanted.__contains__, map(id, kinds))))
+
+
+def _own_tensors(module: Any) -> Iterator[Any]:
+    own = own_dict(module) or {}
+    for place in ("_parameters", "_buffers"):
+        found = own.get(place)
+        if isinstance(found, dict):
+            yield from (one for one in list(found.values()) if one is not None)
+
+
+def _parents(modules: list[Any]) -> dict[int, list[Any]]:
+    parents: dict[int, list[Any]] = defaultdict(list)
+    for module in modules:
+        children = (own_dict(module) or {}).get("_modules")
+        if isinstance(children, dict):
+            for child in list(children.values()):
+                parents[id(child)].append(module)
+    return parents
+
+
+def _outermost(used: list[Any], parents: dict[int, list[Any]], called: dict[int, str]) -> list[Any]:
+    """Go up from the owners to the modules that nothing holds; those with a name come first."""
+    tops: dict[int, Any] = {}
+    seen: set[int] = set()
+    todo = list(used)
+    while todo:
+        module = todo.pop()
+        if id(module) in seen:
+            continue
+        seen.add(id(module))
+        above = parents.get(id(module), [])
+        todo += above
+        if not above:
+            tops[id(module)] = module
+    return sorted(tops.values(), key=lambda one: id(one) not in called)
+
+
+def _name_module(names: Names, top: Any, prefix: str) -> None:
+    """Name all parts of an outermost module, unless another outermost module has named them."""
+    while prefix in names.parameters:
+        prefix += "'"
+    own: dict[str, Any] = {}
+    for path, module in list(top.named_modules()):
+        label = f"{prefix}.{path}" if path else prefix
+        names.modules.setdefault(id(module), label)
+        names.types[label] = class_name(type(module))
+        if type(module).forward in {kind.forward for kind in CONTAINERS}:
+            names.containers.add(label)
+        for place in ("_parameters", "_buffers"):
+            for key, tensor in list((own_dict(module) or {}).get(place, {}).items()):
+                if tensor is not None:
+                    names.owners[id(tensor)].append(f"{label}.{key}")
+                    names.owner_modules[id(tensor)].append(label)
+                    if place == "_parameters":
+                        own[f"{label}.{key}"] = tensor
+    names.parameters[prefix] = own
+
+
+def _user_values() -> list[tuple[str, Any]]:
+    """List what the user has names for: variables, those of running calls, and what they hold."""
+    spaces = [notebook.user_namespace()]
+    frame = notebook.user_frame(_here())
+    while frame is not None:
+        spaces.append(notebook.frame_locals(frame))
+        frame = notebook.user_frame(frame.f_back)
+    found: list[tuple[str, Any]] = []
+    for space in spaces:
+        found += [(name, value) for name, value in list(space.items()) if not name.startswith("_")]
+    inner: list[tuple[str, Any]] = []
+    for name, value in found:
+        inner += _parts(name, value)
+    return [*found, *inner]
+
+
+def _here() -> Any:
+    import sys
+
+    return sys._getframe(1)
+
+
+def _parts(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Name the tensors and modules right inside a container or an instance of the user's."""
+    kind = type(value)
+    if kind in (list, tuple):
+        pairs = [(f"{name}[{n}]", one) for n, one in enumerate(value[:MOST_ITEMS])]
+    elif kind is dict:
+        items = list(value.items())[:MOST_ITEMS]
+        pairs = [(f"{name}[{key!r}]", one) for key, one in items if type(key) in (str, int)]
+    elif issubclass(kind, nn.Module | type) or is_tensor(value):
+        return []
+    else:
+        own = own_dict(value)
+        if own is None or kind.__module__.partition(".")[0] in {"builtins", "IPython", "torch"}:
+            return []
+        pairs = [(f"{name}.{key}", one) for key, one in list(own.items())[:MOST_ITEMS]]
+    return [(n, one) for n, one in pairs if is_tensor(one) or issubclass(type(one), nn.Module)]
+
+
+def _name_variables(names: Names, known: list[tuple[str, Any]]) -> None:
+    for label, value in known:
+        if not is_tensor(value):
+            continue
+        if label not in names.variables[id(value)]:
+            names.variables[id(value)].append(label)
+            names.by_storage[storage_key(value)].append(label)
+        with suppress(Exception):  # a tensor of a broken type has no node to name
+            node = made_by(value)
+            if node is not None and label not in names.nodes[id(node)]:
+                names.nodes[id(node)].append(label)
+
+
+def made_by(tensor: Any) -> Any:
+    """Give a tensor's autograd node without making torch rebuild it; None where that would."""
+    if _torch.is_view(tensor) and _torch.version(tensor):
+        return None
+    return tensor.grad_fn

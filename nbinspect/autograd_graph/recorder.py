@@ -1,0 +1,214 @@
+"""Listens to the operations of a running cell and notes what each took and gave."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from nbinspect import _torch, notebook
+from nbinspect.autograd_graph.watched import (
+    OUTPUTS,
+    Event,
+    Watched,
+    Write,
+    event_of,
+    value_of,
+)
+from nbinspect.ops import ModuleNames
+from nbinspect.tensors import is_tensor, storage_key
+
+MOST_EVENTS = 100_000
+MOST_ELEMENTS = 256  # of a small tensor that may have been made from Python numbers
+
+
+class Recorder:
+    """A subscriber of an `OpStream`.
+
+    Args:
+        on_backward: called with the tensor whose backward is about to begin.
+
+    Attributes:
+        seen: what was noted.
+        n_dropped: old events that made room for new ones.
+
+    Cost: about 30 µs an operation; keeps weak references alone.
+    Blind to: Python numbers that were computed with before they came back into a tensor.
+    """
+
+    def __init__(self, on_backward: Callable[[Any], None]) -> None:
+        self.seen = Watched(first=_torch.next_sequence_number() or 0)
+        self.modules = ModuleNames()
+        self.n_dropped = 0
+        self._on_backward = on_backward
+        self._places: dict[tuple[int, int], int] = {}
+        self._externals: dict[int, int] = {}
+        self._scalars: dict[float, int] = {}
+        self._n = 0
+
+    def __call__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        """Note one operation."""
+        if _torch.current_autograd_node() is not None:
+            return
+        name = _torch.op_name(func)
+        if name == "aten::ones_like" and _is_backwards(sys._getframe(1)):
+            self.seen.backwards.append(_torch.next_sequence_number() or 0)
+            self._on_backward(args[0])
+            return
+        self._note(func, name, args, kwargs, result)
+
+    def _note(
+        self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
+        seen, number = self.seen, self._n
+        self._n += 1
+        frame = sys._getframe(2)
+        event = Event(name, self.modules.running(frame), self._place(frame))
+        event.grad_enabled = torch.is_grad_enabled()
+        inputs: set[int] = set()
+        externals: set[int] = set()
+        for value in flat((args, kwargs)):
+            if is_tensor(value):
+                self._take(value, event, inputs, externals)
+            elif self._scalars and type(value) is float and value in self._scalars:
+                inputs.add(value_of(self._scalars[value], 0))
+        event.inputs, event.externals = tuple(sorted(inputs)), tuple(externals)
+        seen.events[number] = event
+        for tensor in _torch.written(func, args, kwargs):
+            if is_tensor(tensor):
+                self._write(tensor, number)
+        self._give(result, number, event)
+        following = _torch.next_sequence_number()
+        if following is not None:
+            seen.numbers.append(following)
+            seen.numbered.append(number)
+        if len(seen.events) > MOST_EVENTS:
+            self._drop()
+
+    def _place(self, frame: Any) -> int:
+        user = notebook.user_frame(frame)
+        if user is None:
+            return -1
+        key = id(user.f_code), user.f_lasti
+        if key not in self._places:
+            self._places[key] = len(self.seen.places)
+            self.seen.places.append((user.f_code, user.f_lineno, user.f_lasti))
+        return self._places[key]
+
+    def _take(self, tensor: Any, event: Event, inputs: set[int], externals: set[int]) -> None:
+        """Note an input: the event that made it, and who wrote into its storage since."""
+        requires = tensor.requires_grad
+        event.takes_grad |= requires
+        writer = self.seen.writer(storage_key(tensor))
+        if writer is not None:
+            inputs.add(
+                value_of(writer, 0)
+            )  # also how an array that shares memory with a tensor leads back
+        maker = None if requires and tensor.is_leaf else self.seen.maker(tensor)
+        if maker is not None:
+            inputs.add(maker)
+            self.seen.events[event_of(maker)].gives[maker % OUTPUTS] = requires
+        elif writer is None or requires:
+            externals.add(self._external(tensor))
+            if self._scalars:
+                inputs |= self._from_numbers(tensor)
+
+    def _external(self, tensor: Any) -> int:
+        known = self._externals.get(id(tensor))
+        if known is None or self.seen.externals[known]() is not tensor:
+            known = self._externals[id(tensor)] = len(self.seen.externals)
+            self.seen.externals.append(weakref.ref(tensor))
+        return known
+
+    def _from_numbers(self, tensor: Any) -> set[int]:
+        """Find numbers that `.item()` read in a small new tensor on the CPU."""
+        if tensor.device.type != "cpu" or tensor.numel() > MOST_ELEMENTS or tensor.requires_grad:
+            return set()
+        try:
+            values = set(map(float, tensor.detach().reshape(-1).tolist()))
+        except Exception:  # a dtype or layout that cannot be read so
+            return set()
+        return {value_of(self._scalars[v], 0) for v in values if v in self._scalars}
+
+    def _write(self, tensor: Any, number: int) -> None:
+        """Note what an in-place operation wrote to; torch counts the version up after it."""
+        self._made(tensor, number, 0)
+        version = _torch.version(tensor) + 1
+        self.seen.writes.append(Write(number, storage_key(tensor), version))
+        if tensor.is_leaf and tensor.requires_grad and id(tensor) in self._externals:
+            steps = self.seen.steps.setdefault(self._externals[id(tensor)], [])
+            steps.append(_torch.next_sequence_number() or 0)
+
+    def _give(self, result: Any, number: int, event: Event) -> None:
+        tensors = [one for one in flat(result) if is_tensor(one)]
+        for output, tensor in enumerate(tensors):
+            self._made(tensor, number, output)
+        if tensors:
+            event.is_number = not any(t.is_floating_point() or t.is_complex() for t in tensors)
+        elif type(result) is float:
+            event.is_number = True
+            if event.takes_grad and result not in (0.0, 1.0, -1.0):
+                self._scalars[result] = number
+
+    def _made(self, tensor: Any, number: int, output: int) -> None:
+        if not (tensor.requires_grad and tensor.is_leaf):  # that stays what it is, whoever writes
+            self.seen.makers[id(tensor)] = weakref.ref(tensor), value_of(number, output)
+        key = storage_key(tensor)
+        if key is not None:
+            self.seen.storages[key] = weakref.ref(tensor.untyped_storage()), number
+
+    def _drop(self) -> None:
+        """Make room: forget the older half, and tensors that are gone."""
+        seen = self.seen
+        old = sorted(seen.events)[: MOST_EVENTS // 2]
+        self.n_dropped += len(old)
+        for number in old:
+            del seen.events[number]
+        seen.makers = {key: one for key, one in seen.makers.items() if one[0]() is not None}
+        seen.storages = {key: one for key, one in seen.storages.items() if one[0]() is not None}
+        self._scalars = {v: n for v, n in self._scalars.items() if n in seen.events}
+        kept = [pair for pair in zip(seen.numbers, seen.numbered, strict=True) if pair[1] > old[-1]]
+        seen.numbers = [number for number, _ in kept]
+        seen.numbered = [event for _, event in kept]
+        seen.writes = [one for one in seen.writes if one.event > old[-1]]
+
+    def so_far(self) -> Watched:
+        """Give what was noted: with which outputs required grad that nobody took, and modules."""
+        for ref, value in self.seen.makers.values():
+            tensor = ref()
+            if tensor is not None and event_of(value) in self.seen.events:
+                self.seen.events[event_of(value)].gives[value % OUTPUTS] = (
+                    tensor.requires_grad and not tensor.is_leaf  # that was set, not computed
+                )
+        self.seen.module_types = dict(self.modules.type_names)
+        self.seen.module_names = [(weakref.ref(m), name) for m, name in self.modules.named()]
+        return self.seen
+
+
+def flat(value: Any) -> Iterator[Any]:
+    """Yield what stands in nested lists, tuples and dictionaries."""
+    kind = type(value)
+    if kind in (list, tuple):
+        for one in value:
+            yield from flat(one)
+    elif kind is dict:
+        for one in value.values():
+            yield from flat(one)
+    else:
+        yield value
+
+
+def _is_backwards(frame: Any) -> bool:
+    """Say whether ``Tensor.backward`` is making the gradient of its root."""
+    for _ in range(6):
+        if frame is None:
+            return False
+        if frame.f_code.co_name == "_make_grads":
+            return str(frame.f_globals.get("__name__", "")) == "torch.autograd"
+        frame = frame.f_back
+    return False

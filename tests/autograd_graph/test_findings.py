@@ -1,0 +1,322 @@
+"""What is said of graphs with a planted fault, and of the same graphs without it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+import nbinspect
+
+
+class Model(nn.Module):
+    """An encoder and a decoder; what is between them differs."""
+
+    def __init__(self, between=None):
+        super().__init__()
+        self.encoder, self.decoder = nn.Linear(4, 4), nn.Linear(4, 1)
+        self.between = between
+
+    def forward(self, x):
+        hidden = self.encoder(x)
+        return self.decoder(self.between(hidden) if self.between else hidden)
+
+
+def found(report, kind):
+    return [one for one in report.findings if one.kind == kind]
+
+
+def kinds(report):
+    return {one.kind for one in report.findings if one.is_fault}
+
+
+def no_grad_copy(h):
+    with torch.no_grad():
+        return h * 1
+
+
+CUTS = {
+    "detach": (lambda h: h.detach(), "h.detach()"),
+    "data": (lambda h: h.data, "h.data"),
+    "no_grad": (no_grad_copy, "torch.no_grad()"),
+    "item": (lambda h: torch.ones(8, 4) * h.mean().item(), "h.mean().item()"),
+    "item in a new tensor": (
+        lambda h: torch.ones(8, 4) * torch.tensor([h.mean().item(), 3.5])[0],
+        "h.mean().item()",
+    ),
+    "integers": (lambda h: h.long().float(), "h.long()"),
+    "argmax": (lambda h: nn.functional.one_hot(h.argmax(1), 4).float(), "h.argmax(1)"),
+    "the second output": (lambda h: h.max(1, keepdim=True)[1].expand(8, 4) * 1.0, "h.max("),
+    "numpy": (lambda h: torch.from_numpy(h.detach().numpy()), "NumPy"),
+}
+
+
+@pytest.mark.parametrize("name", CUTS)
+def test_where_a_path_is_cut(name):
+    between, words = CUTS[name]
+    model, x = Model(between), torch.randn(8, 4)
+    with nbinspect.graphwatch() as w:
+        loss = model(x).mean()
+    for report in (w.report, nbinspect.autograd(loss)):
+        (cut,) = found(report, "CUT")
+        assert set(cut.names) == {"model.encoder.weight", "model.encoder.bias"}
+        assert words in cut.sentence
+        assert "test_findings.py" in cut.line.label
+        assert kinds(report) == {"CUT"}
+
+
+@pytest.mark.parametrize("name", ["detach", "data"])
+def test_the_mend_is_the_users_line_without_the_cut(name):
+    model, x = Model(), torch.randn(8, 4)
+    with nbinspect.graphwatch() as w:
+        hidden = model.encoder(x).detach() if name == "detach" else model.encoder(x)
+        if name == "data":
+            hidden = hidden.data
+        loss = model.decoder(hidden).mean()
+    (cut,) = found(w.report, "CUT")
+    assert ".detach()" not in cut.code.partition(" if ")[0]
+    assert ".data" not in cut.code
+    assert cut.code
+    del loss
+
+
+def test_a_whole_path_is_healthy():
+    model, x = Model(), torch.randn(8, 4)
+    with nbinspect.graphwatch() as w:
+        loss = model(x).mean()
+    assert kinds(w.report) == kinds(nbinspect.autograd(loss)) == set()
+
+
+def test_unwatched_it_says_what_is_not_reached_and_how_to_learn_why():
+    model, x = Model(lambda h: h.detach()), torch.randn(8, 4)
+    (finding,) = found(nbinspect.autograd(model(x).mean()), "UNREACHED")
+    assert set(finding.names) == {"model.encoder.weight", "model.encoder.bias"}
+    assert finding.code == "%%graphwatch"
+    assert "`model.encoder.*`" in finding.sentence
+
+
+def test_a_parameter_that_no_operation_uses():
+    model, x = Model(), torch.randn(8, 4)
+    model.spare = nn.Parameter(torch.ones(3))
+    with nbinspect.graphwatch() as w:
+        loss = model(x).mean()
+    (finding,) = found(w.report, "UNREACHED")
+    assert finding.names == ("model.spare",)
+    assert "No operation" in finding.sentence
+    model.spare.requires_grad_(False)
+    assert kinds(nbinspect.autograd(loss)) == set(), "frozen is no fault"
+
+
+def test_another_model_in_the_same_cell_is_no_fault():
+    model, other, x = Model(), Model(), torch.randn(8, 4)
+    with nbinspect.graphwatch():
+        loss = model(x).mean()
+        more = other(x).mean()
+    assert kinds(nbinspect.autograd(loss)) == kinds(nbinspect.autograd(more)) == set()
+
+
+def test_a_tensor_without_a_graph():
+    with torch.no_grad():
+        loss = Model()(torch.randn(8, 4)).mean()
+    report = nbinspect.autograd(loss)
+    assert report.nodes == ()
+    assert found(report, "UNREACHED")[0].code == "%%graphwatch"
+    assert "has no graph" in report.text()
+
+
+def changed_in_place(*, watched):
+    watch = nbinspect.graphwatch()
+    x = torch.randn(3, requires_grad=True)
+    if watched:
+        watch.__enter__()
+    h = (x * 2).exp()
+    y = h.sum()
+    h += 1
+    if watched:
+        watch.__exit__(None, None, None)
+    return h, y
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_what_was_changed_in_place_after_it_was_saved(watched):
+    h, y = changed_in_place(watched=watched)
+    (finding,) = found(nbinspect.autograd(y), "MODIFIED")
+    assert "`h` (3 float32)" in finding.sentence
+    assert "`ExpBackward0`" in finding.sentence
+    if watched:
+        assert finding.line.text == "h += 1"
+        assert finding.code == "h = h + 1"
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.backward()
+    del h
+
+
+def test_in_place_before_and_beside_what_is_saved_is_healthy():
+    x = torch.randn(3, requires_grad=True)
+    h = (x * 2).add_(1)
+    y = h.exp().sum()
+    x.grad = torch.zeros(3)
+    x.grad += 1
+    assert kinds(nbinspect.autograd(y)) == set()
+    y.backward()
+
+
+def test_an_unpack_hook_never_runs():
+    unpacked = []
+
+    def unpack(t):
+        unpacked.append(t)
+        return t
+
+    x = torch.randn(3, requires_grad=True)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t.detach(), unpack):
+        h = (x * 2).exp()
+    y = h.sum()
+    h += 1
+    report = nbinspect.autograd(y)
+    assert unpacked == []
+    assert report.n_packed > 0
+    assert any("hook" in note for note in report.notes)
+    assert kinds(report) == set(), "not checked, so not said"
+
+
+def train_step(cell, optimizer, x, hidden):
+    hidden = cell(x, hidden)
+    loss = hidden.mean()
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    return hidden, loss
+
+
+@pytest.mark.parametrize("watched", [False, True])
+def test_a_hidden_state_that_was_not_detached(watched):
+    cell, x, hidden = nn.GRUCell(4, 4), torch.randn(8, 4), torch.zeros(8, 4)
+    watch = nbinspect.graphwatch()
+    if watched:
+        watch.__enter__()
+    hidden = cell(x, hidden)
+    loss = hidden.mean()
+    loss.backward()
+    hidden = cell(x, hidden)
+    loss = hidden.mean()
+    if watched:
+        watch.__exit__(None, None, None)
+    (finding,) = found(nbinspect.autograd(loss), "JOINED")
+    assert "earlier step" in finding.sentence
+    assert "`hidden`" in finding.sentence
+    assert finding.code == "hidden = hidden.detach()"
+    if watched:
+        assert finding.line.text == "hidden = cell(x, hidden)"
+    with pytest.raises(RuntimeError, match="second time"):
+        loss.backward()
+
+
+def test_steps_joined_over_an_optimizer_step():
+    layer, x = nn.Linear(4, 4), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1)
+    with nbinspect.graphwatch():
+        hidden = layer(x)
+        hidden.mean().backward(retain_graph=True)
+        optimizer.step()
+        loss = layer(hidden).mean()
+    (finding,) = found(nbinspect.autograd(loss), "JOINED")
+    assert "`hidden`" in finding.sentence
+    assert "optimizer" in finding.sentence
+
+
+def test_detached_steps_unrolled_steps_and_two_losses_are_healthy():
+    cell, x, hidden = nn.GRUCell(4, 4), torch.randn(8, 4), torch.zeros(8, 4)
+    optimizer = torch.optim.SGD(cell.parameters(), lr=0.1)
+    with nbinspect.graphwatch() as w:
+        for _ in range(3):
+            hidden, loss = train_step(cell, optimizer, x, hidden.detach())
+        for _ in range(5):
+            hidden = cell(x, hidden.detach() if _ == 0 else hidden)
+        unrolled = hidden.mean()
+    assert kinds(w.report) == set()
+    assert kinds(nbinspect.autograd(unrolled)) == set()
+    generator, critic = nn.Linear(4, 4), nn.Linear(4, 1)
+    stepped = torch.optim.SGD(critic.parameters(), lr=0.1)
+    with nbinspect.graphwatch():
+        fake = generator(x)
+        critic(fake.detach()).mean().backward()
+        stepped.step()
+        verdict = critic(fake).mean()
+    assert kinds(nbinspect.autograd(verdict)) == set(), "the critic has moved on, not the generator"
+    del loss
+
+
+def test_a_leaf_that_was_computed_under_no_grad():
+    model, x = Model(), torch.randn(8, 4)
+    with nbinspect.graphwatch():
+        with torch.no_grad():
+            hidden = model.encoder(x)
+        hidden.requires_grad_()
+        loss = model.decoder(hidden).mean()
+    (finding,) = found(nbinspect.autograd(loss), "LEAF_MADE_WITHOUT_GRAD")
+    assert finding.names == ("hidden",)
+    assert finding.line.text == "hidden = model.encoder(x)"
+
+
+def test_a_leaf_of_its_own_is_healthy():
+    with nbinspect.graphwatch():
+        with torch.no_grad():
+            w = torch.randn(4, 4).mul_(2)
+        w.requires_grad_()
+        loss = (torch.randn(8, 4) @ w).mean()
+        with torch.no_grad():
+            w -= 0.1
+    report = nbinspect.autograd(loss)
+    assert not found(report, "LEAF_MADE_WITHOUT_GRAD")
+    assert not found(report, "LEAF_IS_COPY")
+
+
+@pytest.mark.parametrize("how", ["clone", "parameter", "data"])
+def test_a_leaf_that_copies_a_parameter(how):
+    layer, x = nn.Linear(4, 4), torch.randn(8, 4)
+    with nbinspect.graphwatch():
+        if how == "clone":
+            w = layer.weight.detach().clone().requires_grad_()
+        elif how == "parameter":
+            w = nn.Parameter(layer.weight)
+        else:
+            w = layer.weight.data.clone().requires_grad_()
+        loss = (x @ w.T).mean()
+    (finding,) = found(nbinspect.autograd(loss), "LEAF_IS_COPY")
+    assert finding.names == ("w", "layer.weight")
+    assert "`layer.weight`" in finding.sentence
+
+
+def test_parameters_used_more_than_once_are_told_and_no_fault():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.words, self.head = nn.Embedding(10, 4), nn.Linear(4, 10, bias=False)
+            self.head.weight = self.words.weight
+
+        def forward(self, tokens):
+            return self.head(self.words(tokens))
+
+    tied = Tied()
+    report = nbinspect.autograd(tied(torch.arange(5)).mean())
+    (finding,) = found(report, "REUSED")
+    assert not finding.is_fault
+    assert "`tied.words.weight` (also called `tied.head.weight`)" in finding.sentence
+    modules = {node.name: node.module for node in report.nodes if node.name != "AccumulateGrad"}
+    assert modules["EmbeddingBackward0"] == "tied.words"
+    assert modules["MmBackward0"] == "tied.head"
+    once = nn.Linear(4, 4)
+    assert not found(nbinspect.autograd(once(torch.randn(2, 4)).mean()), "REUSED")
+
+
+def test_a_gradient_that_is_not_finite():
+    w = torch.zeros(3, requires_grad=True)
+    loss = w.sqrt().sum() * 0
+    loss.backward()
+    report = nbinspect.autograd(loss)
+    (finding,) = found(report, "BAD_GRADIENT")
+    assert finding.names == ("w",)
+    assert [node.problem for node in report.nodes if node.leaf == "w"] == ["NaN in the gradient"]
+    w.grad.fill_(1.0)
+    assert not found(nbinspect.autograd(loss), "BAD_GRADIENT")
