@@ -12,13 +12,13 @@ from types import TracebackType
 from typing import Protocol
 
 from nbinspect.magics.expression import evaluate
-from nbinspect.magics.hint import HINT
 from nbinspect.magics.graphs import (
     autograd_options,
     graphwatch_options,
     make_graphwatch,
     run_autograd,
 )
+from nbinspect.magics.hint import HINT
 from nbinspect.magics.options import (
     ExpressionOptions,
     Options,
