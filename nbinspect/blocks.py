@@ -181,6 +181,7 @@ class GraphNode:
         can_unfold: a click may ask for its neighbours.
         frame: key of the innermost frame around it, "" for none.
         heat: how strongly it is coloured by the graph's scale, 0..1; None for not at all.
+        heat_hue: the hue of that scale.
         alert: what is wrong with it in a word or two, e.g. ``NaN``; "" for nothing.
         path: its whole name where `label` is short for what stands in a frame, "" if that is it.
     """
@@ -195,6 +196,7 @@ class GraphNode:
     can_unfold: bool = False
     frame: str = ""
     heat: float | None = None
+    heat_hue: str = "OTHER"
     alert: str = ""
     path: str = ""
 

@@ -289,7 +289,8 @@ class _Drawing:
             heat = math.log(value / least) / math.log(most / least)
         else:
             heat = value / most
-        return dataclasses.replace(box, heat=round(0.08 + 0.92 * heat, 3))
+        hue = "SAVED_FOR_BACKWARD" if self._colour == "saved" else "GRADIENT"
+        return dataclasses.replace(box, heat=round(0.08 + 0.92 * heat, 3), heat_hue=hue)
 
 
 def saved_bytes(nodes: Iterable[AutogradNode]) -> int:

@@ -6,6 +6,7 @@ calls things stands in labels only, where nothing is a command.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from nbinspect.blocks import Graph, GraphNode
@@ -15,6 +16,7 @@ from nbinspect.render.nodes import (
     SMALL_SIZE,
     box_size,
     edge_line,
+    frame_line,
     label_line,
     labels_edges,
     small_line,
@@ -40,6 +42,7 @@ EDGE = {
     "fontsize": str(SMALL_SIZE),
     "arrowsize": "0.7",
 }
+FRAME = 'labeljust=l margin=9 style=rounded color="#8c8c8c" fontname="DejaVu Sans" fontsize=12'
 ROLES = {
     "root": {"color": "#1f2328", "penwidth": "2"},
     "target": {"style": "rounded,filled", "fillcolor": "#0072b2", "fontcolor": "#ffffff"},
@@ -63,8 +66,9 @@ def to_dot(graph: Graph, columns: int = NARROW) -> str:
 
     dot = graphviz.Digraph("nbinspect", graph_attr=GRAPH, node_attr=NODE, edge_attr=EDGE)
     ids = {node.key: f"n{n}" for n, node in enumerate(graph.nodes)}
-    for node in graph.nodes:
-        _add_node(dot, ids[node.key], node, columns)
+    for n, node in enumerate(graph.nodes):
+        _add_node(dot, f"n{n}", node, columns)
+    _add_frames(dot, graph, ids)
     labelled = labels_edges(graph)
     holding = {edge.source for edge in graph.edges}
     for n, edge in enumerate(graph.edges):
@@ -76,6 +80,25 @@ def to_dot(graph: Graph, columns: int = NARROW) -> str:
             weight = {"weight": "4"} if edge.target in holding else {}
             dot.edge(ids[edge.source], ids[edge.target], id=f"e{n}", **label, **weight)
     return str(dot.source)
+
+
+def _add_frames(dot: graphviz.Digraph, graph: Graph, ids: dict[str, str]) -> None:
+    """Say which boxes stand in which frame; a frame with nothing in it is left out."""
+    names = {frame.key: f"f{n}" for n, frame in enumerate(graph.frames)}
+    inside: dict[str, list[str]] = defaultdict(list)
+    for node in graph.nodes:
+        if node.frame in names:
+            inside[node.frame].append(f"{ids[node.key]};")
+    for frame in reversed(graph.frames):  # the inner ones first
+        if not (lines := inside.pop(frame.key, None)):
+            continue
+        label = _escaped(frame_line(frame))
+        text = f'label="{label}" id={names[frame.key]} {FRAME}\n' + "\n".join(lines)
+        cluster = f"subgraph cluster_{names[frame.key]} {{\n{text}\n}}"
+        if frame.parent in names:
+            inside[frame.parent].append(cluster)
+        else:
+            dot.body.append(f"\t{cluster}\n")
 
 
 def _add_node(dot: graphviz.Digraph, name: str, node: GraphNode, columns: int) -> None:

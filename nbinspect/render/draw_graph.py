@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from nbinspect.blocks import Graph
-from nbinspect.render.figure import ACCENT, INK, LINE, MONO, MUTED, PAPER, TINT, Sheet
+from nbinspect.blocks import Graph, HeatScale
+from nbinspect.render.figure import ACCENT, ALERT, INK, LINE, MONO, MUTED, PAPER, TINT, Sheet
 from nbinspect.render.format import printable
-from nbinspect.render.nodes import edge_line, label_line, small_line
+from nbinspect.render.graph_svg import HOTTEST
+from nbinspect.render.nodes import edge_line, frame_line, label_line, small_line
 from nbinspect.render.palette import GREY, hue
 from nbinspect.render.picture import caption, placed
-from nbinspect.render.placed import Arrow, Box, Placed, Point
+from nbinspect.render.placed import Arrow, Box, Frame, Placed, Point
 
 LOOKS = {  # fill, outline, its width
     "root": (TINT, INK, 2.5),
@@ -17,6 +18,7 @@ LOOKS = {  # fill, outline, its width
     "stub": (PAPER, GREY, 1.0),
 }
 TEXT_PAD = 8
+RAMP = 24
 
 
 def draw_graph(sheet: Sheet, block: Graph) -> None:
@@ -34,6 +36,8 @@ def draw_graph(sheet: Sheet, block: Graph) -> None:
     scale = min(1.0, room / drawn.width)
     _picture(sheet, drawn, scale)
     sheet.y += drawn.height * scale + 6
+    if block.scale is not None:
+        _scale(sheet, block.scale)
     for line in sheet.wrapped(caption(block, drawn), room, 12):
         sheet.text(sheet.left, sheet.y + 12, line, size=12, color=MUTED)
         sheet.y += 17
@@ -46,6 +50,8 @@ def _picture(sheet: Sheet, drawn: Placed, scale: float) -> None:
     def at(x: float, y: float) -> Point:
         return left + x * scale, top + y * scale
 
+    for frame in drawn.frames:
+        _frame(sheet, frame, at(frame.x, frame.y), scale)
     for arrow in drawn.arrows:
         sheet.curve([at(*point) for point in arrow.line], MUTED, curved=arrow.curved)
         if arrow.head:
@@ -55,6 +61,35 @@ def _picture(sheet: Sheet, drawn: Placed, scale: float) -> None:
             _label(sheet, arrow, at(*arrow.label_at), scale)
     for box in drawn.boxes:
         _box(sheet, box, at(box.x, box.y), drawn.columns, scale)
+
+
+def _frame(sheet: Sheet, placed: Frame, at: Point, scale: float) -> None:
+    x, y = at
+    width, height = placed.width * scale, placed.height * scale
+    sheet.frame(x, y, width, height, fill="none", color=GREY, above=0.5)
+    words = sheet.fit(frame_line(placed.frame), width - 16 * scale, 12 * scale)
+    sheet.text(x + 9 * scale, y + 15 * scale, words, size=12 * scale, color=MUTED)
+
+
+def _scale(sheet: Sheet, scale: HeatScale) -> None:
+    """Say what the colour of the boxes stands for."""
+    x, y = sheet.left, sheet.y + 12
+    for words in (scale.title, scale.low):
+        sheet.text(x, y, words, size=12, color=MUTED)
+        x += sheet.text_width(words, 12) + 10
+    for n in range(RAMP):
+        fill = blended(scale.hue, (n + 1) / RAMP)
+        sheet.box(x + n * 120 / RAMP, y - 9, 120 / RAMP + 0.5, 10, fill)
+    sheet.text(x + 130, y, scale.high, size=12, color=MUTED)
+    sheet.y += 19
+
+
+def blended(name: str, heat: float) -> str:
+    """Give a hue on white as strong as a box of this heat."""
+    part = HOTTEST * heat
+    fill = hue(name).fill
+    parts = (int(fill[n : n + 2], 16) for n in (1, 3, 5))
+    return "#" + "".join(f"{round(255 + (value - 255) * part):02x}" for value in parts)
 
 
 def _label(sheet: Sheet, arrow: Arrow, at: Point, scale: float) -> None:
@@ -68,6 +103,10 @@ def _box(sheet: Sheet, box: Box, at: Point, columns: int, scale: float) -> None:
     node, (x, y) = box.node, at
     width, height = box.width * scale, box.height * scale
     fill, color, line = LOOKS[node.role]
+    if node.heat is not None and node.role != "target":
+        fill = blended(node.heat_hue, node.heat)
+    if node.alert:
+        color, line = ALERT, 2.5
     sheet.frame(x, y, width, height, fill=fill, color=color, line=line, dashed=node.role == "stub")
     if node.hue != "OTHER" and node.role not in ("target", "stub"):
         look = hue(node.hue)

@@ -184,6 +184,7 @@ class Sheet:
         color: str,
         line: float = 1.0,
         dashed: bool = False,
+        above: float = 3,
     ) -> None:
         """Draw a box with round corners and an outline of its own."""
         from matplotlib.patches import FancyBboxPatch
@@ -193,7 +194,7 @@ class Sheet:
             style["linestyle"] = (0, (4, 3))
         shape: Any = "round,pad=0,rounding_size=4"
         self._axes.add_artist(
-            FancyBboxPatch((x, y), width, height, boxstyle=shape, zorder=3, **style)
+            FancyBboxPatch((x, y), width, height, boxstyle=shape, zorder=above, **style)
         )
 
     def steps(self, xs: Sequence[float], ys: Sequence[float], bottom: float) -> None:

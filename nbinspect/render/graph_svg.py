@@ -16,6 +16,8 @@ from nbinspect.render.format import printable
 from nbinspect.render.nodes import (
     edge_line,
     edge_width,
+    frame_hover,
+    frame_line,
     graph_words,
     hover_lines,
     label_line,
@@ -24,11 +26,12 @@ from nbinspect.render.nodes import (
 )
 from nbinspect.render.palette import css_class, hue
 from nbinspect.render.picture import PAGE_WIDTH, caption, placed
-from nbinspect.render.placed import Arrow, Box, Placed, Point
+from nbinspect.render.placed import Arrow, Box, Frame, Placed, Point
 
 RADIUS = 4
 HUE_INSET = 4.0
 LABEL_HEIGHT = 15.0
+HOTTEST = 0.55  # of a hue; more would make words on it hard to read
 # How boxes look where no style sheet is; it outweighs these.
 BARE = {
     "root": 'fill="#eef0f2" stroke="#1f2328" stroke-width="2.5"',
@@ -70,6 +73,7 @@ def to_graph_svg(graph: Graph, width: float = PAGE_WIDTH) -> GraphPicture:
     drawn = placed(graph, width)
     size = f'width="{drawn.width:g}" height="{drawn.height:g}" role="tree"'
     inside = "".join(_node(box, drawn, as_text=True) for box in drawn.boxes)
+    inside = "".join(_frame(frame, as_text=True) for frame in drawn.frames) + inside
     svg = _svg(graph, drawn, size, inside, as_text=True)
     return GraphPicture(svg, caption(graph, drawn), drawn.width, drawn.height)
 
@@ -77,6 +81,7 @@ def to_graph_svg(graph: Graph, width: float = PAGE_WIDTH) -> GraphPicture:
 def page_svg(graph: Graph, drawn: Placed) -> str:
     """Draw a graph for HTML output: nothing in it is text, and no size without the style sheet."""
     inside = "".join(_node(box, drawn, as_text=False) for box in drawn.boxes)
+    inside = "".join(_frame(frame, as_text=False) for frame in drawn.frames) + inside
     return _svg(graph, drawn, 'width="0" height="0" role="img"', inside, as_text=False)
 
 
@@ -130,10 +135,11 @@ def _node(box: Box, drawn: Placed, *, as_text: bool) -> str:
     node = box.node
     shape = (
         f'<rect x="{box.x:g}" y="{box.y:g}" width="{box.width:g}" height="{box.height:g}" '
-        f'rx="{RADIUS}" {BARE[node.role]}></rect>{_hue(box)}'
+        f'rx="{RADIUS}" {BARE[node.role]}></rect>{_heat(box)}{_hue(box)}'
     )
     unfold = " nbi-unfold" if node.can_unfold else ""
-    css = f'class="nbi-node nbi-{node.role}{unfold}"'
+    alert = " nbi-alert" if node.alert else ""
+    css = f'class="nbi-node nbi-{node.role}{unfold}{alert}"'
     if not as_text:
         return f"<g {css}>{shape}{_span(box, drawn)}</g>"
     hover = _lines_text(hover_lines(node))
@@ -141,6 +147,41 @@ def _node(box: Box, drawn: Placed, *, as_text: bool) -> str:
         f'<g {css} data-key="{_text(node.key)}" tabindex="0" role="treeitem" '
         f'aria-label="{_text(node_words(node))}"><title>{hover}</title>'
         f"{shape}{_texts(box, drawn)}</g>"
+    )
+
+
+def _frame(placed: Frame, *, as_text: bool) -> str:
+    """Draw a frame and its heading; the page may fold it by a click on that."""
+    frame = placed.frame
+    shape = (
+        f'<rect x="{placed.x:g}" y="{placed.y:g}" width="{placed.width:g}" '
+        f'height="{placed.height:g}" rx="{2 * RADIUS}" fill="none" stroke="#8c8c8c"></rect>'
+    )
+    words, hover = _text(frame_line(frame)), _lines_text(frame_hover(frame))
+    if not as_text:
+        return (
+            f'<g class="nbi-frame">{shape}<foreignObject x="{placed.x + 8:g}" y="{placed.y + 2:g}" '
+            f'width="{max(placed.width - 16, 16):g}" height="18"><span class="nbi-frame-words" '
+            f'data-a="{words}" title="{hover}"></span></foreignObject></g>'
+        )
+    unfold = " nbi-unfold" if frame.can_fold else ""
+    return (
+        f'<g class="nbi-node nbi-frame{unfold}" data-key="{_text(frame.key)}" tabindex="0" '
+        f'role="treeitem" aria-label="{words}">{shape}<title>{hover}</title>'
+        f'<text class="nbi-frame-label" x="{placed.x + 9:g}" y="{placed.y + 15:g}" font-size="12" '
+        f'font-family="sans-serif" fill="#1f2328">{words}</text></g>'
+    )
+
+
+def _heat(box: Box) -> str:
+    """Tint a box by how much it has of what the graph's scale measures."""
+    node = box.node
+    if node.heat is None or node.role == "target":
+        return ""
+    x, y, width, height = box.x + 1, box.y + 1, box.width - 2, box.height - 2
+    return (
+        f'<path class="nbi-heat" d="M{x:g},{y:g}h{width:g}v{height:g}h{-width:g}z" '
+        f'fill="{hue(node.heat_hue).fill}" fill-opacity="{HOTTEST * node.heat:.3f}"></path>'
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from nbinspect.blocks import Graph
 from nbinspect.render.nodes import edge_line, labels_edges
-from nbinspect.render.placed import Arrow, Box, Placed, Point
+from nbinspect.render.placed import Arrow, Box, Frame, Placed, Point
 
 SVG = "{http://www.w3.org/2000/svg}"
 NUMBER = re.compile(r"-?\d+(?:\.\d+)?(?:e-?\d+)?")
@@ -40,15 +40,18 @@ def read_places(svg: str, graph: Graph, columns: int, engine: str) -> Placed:
             _box(_shape(groups[f"n{n}"]), shift, graph, n) for n in range(len(graph.nodes))
         )
         arrows = tuple(_arrows(groups, shift, graph))
+        frames = tuple(_frames(groups, shift, graph))
     except (ET.ParseError, KeyError, IndexError) as error:
         raise ValueError(f"cannot be read: {error}") from error
-    return Placed(boxes, arrows, width + 2 * MARGIN, height + 2 * MARGIN, columns, engine)
+    return Placed(
+        boxes, arrows, width + 2 * MARGIN, height + 2 * MARGIN, columns, engine, "", frames
+    )
 
 
 def _name(group: ET.Element) -> str:
     """Name a group as the DOT text does: nodes by their title, edges by their id."""
     css = group.get("class", "")
-    if css == "node":
+    if css in ("node", "cluster"):
         return group.findtext(f"{SVG}title", "").strip()
     return group.get("id", "") if css == "edge" else css
 
@@ -77,6 +80,16 @@ def _box(numbers: str, shift: Point, graph: Graph, n: int) -> Box:
     left, top = min(x for x, _ in points), min(y for _, y in points)
     right, bottom = max(x for x, _ in points), max(y for _, y in points)
     return Box(graph.nodes[n], left, top, round(right - left, 1), round(bottom - top, 1))
+
+
+def _frames(groups: dict[str, ET.Element], shift: Point, graph: Graph) -> Iterator[Frame]:
+    for n, frame in enumerate(graph.frames):
+        group = groups.get(f"cluster_f{n}")
+        if group is not None:  # else there is nothing in it
+            points = _points(_shape(group), shift)
+            left, top = min(x for x, _ in points), min(y for _, y in points)
+            right, bottom = max(x for x, _ in points), max(y for _, y in points)
+            yield Frame(frame, left, top, round(right - left, 1), round(bottom - top, 1))
 
 
 def _arrows(groups: dict[str, ET.Element], shift: Point, graph: Graph) -> Iterator[Arrow]:

@@ -25,6 +25,7 @@ from nbinspect.blocks import (
     Column,
     Fold,
     Graph,
+    HeatScale,
     Size,
     Span,
     Table,
@@ -285,8 +286,21 @@ def _graph(block: Graph) -> str:
         pictures += _picture(block, placed_narrow(block), f" nbi-below-{step}")
     lines = "\n".join(escape(line) for line in tree(replace(block, title=""), TREE_WIDTH))
     return (
-        f'<div class="nbi-block">{head}{pictures}'
+        f'<div class="nbi-block">{head}{pictures}{scale_html(block.scale)}'
         f'<details><summary>as text</summary><pre class="nbi-tree">{lines}</pre></details></div>'
+    )
+
+
+def scale_html(scale: HeatScale | None) -> str:
+    """Say what the colour of a graph's boxes stands for; "" if it has none."""
+    if scale is None:
+        return ""
+    fill = hue(scale.hue).fill
+    ramp = f"linear-gradient(90deg,{fill}0b,{fill}8c)"
+    return (
+        f'<div class="nbi-scale"><span>{_text(scale.title)}</span><span>{_text(scale.low)}</span>'
+        f'<span class="nbi-ramp" style="background:{ramp}"></span><span>{_text(scale.high)}</span>'
+        "</div>"
     )
 
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 
 from nbinspect.blocks import Graph, GraphEdge
 from nbinspect.render.nodes import NARROW, box_size, edge_line, edge_width, labels_edges
-from nbinspect.render.placed import Arrow, Box, Placed, Point, arrow_head
+from nbinspect.render.placed import Arrow, Box, Frame, Placed, Point, arrow_head
 
 GAP_X, GAP_Y, MARGIN, BEND = 18.0, 46.0, 4.0, 14.0
 SWEEPS = 8
+FRAME_PAD, FRAME_HEAD = 9.0, 24.0
 LOOP = 16.0
 OWN_ENGINE = "nbinspect's own layout"
 
@@ -115,12 +117,56 @@ def place(graph: Graph, columns: int = NARROW, why: str = "") -> Placed:
         for n in graph.nodes
     }
     arrows = tuple(_arrows(graph, chains, boxes, centres, tops))
+    frames = _frames(graph, boxes)
+    left = min((frame.x for frame in frames), default=MARGIN) - MARGIN
+    top = min((frame.y for frame in frames), default=MARGIN) - MARGIN
+    if min(left, top) < 0:
+        return _moved(place(replace(graph, frames=()), columns, why), frames, left, top)
     width = max((box.x + box.width for box in boxes.values()), default=0.0)
     width = max([width, *(x for arrow in arrows for x, _ in arrow.line)])
     total = max([total, *(y + MARGIN for arrow in arrows for _, y in arrow.line)])
     return Placed(
         tuple(boxes.values()), arrows, round(width + MARGIN, 1), total, columns, OWN_ENGINE, why
     )
+
+
+def _frames(graph: Graph, boxes: Mapping[str, Box]) -> list[Frame]:
+    """Put each frame around its boxes; boxes of others may be in it too."""
+    inside: dict[str, list[Rect]] = defaultdict(list)
+    for box in boxes.values():
+        inside[box.node.frame].append((box.x, box.y, box.x + box.width, box.y + box.height))
+    found: list[Frame] = []
+    for frame in reversed(graph.frames):
+        if not (rects := inside[frame.key]):
+            continue
+        left, top = min(r[0] for r in rects) - FRAME_PAD, min(r[1] for r in rects) - FRAME_HEAD
+        right, bottom = max(r[2] for r in rects) + FRAME_PAD, max(r[3] for r in rects) + FRAME_PAD
+        inside[frame.parent].append((left, top, right, bottom))
+        found.insert(0, Frame(frame, left, top, right - left, bottom - top))
+    return found
+
+
+def _moved(drawn: Placed, frames: Sequence[Frame], left: float, top: float) -> Placed:
+    """Make room for frames that reach over the left and upper edge."""
+    dx, dy = round(-min(left, 0.0), 1), round(-min(top, 0.0), 1)
+
+    def at(points: Sequence[Point]) -> tuple[Point, ...]:
+        return tuple((round(x + dx, 1), round(y + dy, 1)) for x, y in points)
+
+    boxes = tuple(replace(box, x=box.x + dx, y=box.y + dy) for box in drawn.boxes)
+    arrows = tuple(
+        replace(
+            arrow,
+            line=at(arrow.line),
+            head=at(arrow.head),
+            label_at=at([arrow.label_at])[0] if arrow.label_at else None,
+        )
+        for arrow in drawn.arrows
+    )
+    placed = tuple(replace(frame, x=frame.x + dx, y=frame.y + dy) for frame in frames)
+    width = max([drawn.width + dx, *(one.x + one.width + MARGIN for one in placed)])
+    height = max([drawn.height + dy, *(one.y + one.height + MARGIN for one in placed)])
+    return replace(drawn, boxes=boxes, arrows=arrows, frames=placed, width=width, height=height)
 
 
 def _chains(graph: Graph, rank: Mapping[str, int]) -> dict[int, list[Slot]]:

@@ -6,7 +6,7 @@ font as well as in the font of whoever did the layout.
 
 from __future__ import annotations
 
-from nbinspect.blocks import Graph, GraphEdge, GraphNode
+from nbinspect.blocks import Graph, GraphEdge, GraphFrame, GraphNode
 from nbinspect.render.format import bytes_text, cut_middle, exact_bytes, printable, text_width
 
 WIDE, NARROW, SLIM = 44, 29, 22
@@ -35,7 +35,24 @@ def small_line(node: GraphNode, columns: int = NARROW) -> str:
     """Give the second line of a box: type and size, "" if neither is known."""
     size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
     room = round(columns * LABEL_ADVANCE / SMALL_ADVANCE) - (len(size) + 3 if size else 0)
-    return " · ".join(part for part in (cut_middle(node.type_name, room).strip(), size) if part)
+    kind = f"{node.alert} · {node.type_name}" if node.alert else node.type_name
+    return " · ".join(part for part in (cut_middle(kind, room).strip(), size) if part)
+
+
+def frame_line(frame: GraphFrame) -> str:
+    """Give what is written at the top of a frame, shortened; never empty."""
+    size = "" if frame.size_bytes is None else bytes_text(frame.size_bytes)
+    label = cut_middle(frame.label, NARROW).strip() or NO_NAME
+    small = " · ".join(part for part in (cut_middle(frame.type_name, NARROW).strip(), size) if part)
+    return f"{label}  {small}" if small else label
+
+
+def frame_hover(frame: GraphFrame) -> list[str]:
+    """Give all that is known of a frame, one fact a line."""
+    facts = [printable(frame.label), printable(frame.type_name)]
+    if frame.size_bytes is not None:
+        facts.append(exact_bytes(frame.size_bytes))
+    return [fact for fact in facts if fact.strip()]
 
 
 def edge_line(edge: GraphEdge) -> str:
@@ -63,7 +80,7 @@ def edge_width(edge: GraphEdge) -> float:
 
 def hover_lines(node: GraphNode) -> list[str]:
     """Give everything that is known of a node, one fact a line, uncut."""
-    facts = [full_name(node), printable(node.type_name)]
+    facts = [full_name(node), printable(node.type_name), printable(node.alert)]
     if node.size_bytes is not None:
         facts.append(exact_bytes(node.size_bytes))
     return [fact for fact in (*facts, *map(printable, node.detail)) if fact.strip()]
@@ -72,7 +89,7 @@ def hover_lines(node: GraphNode) -> list[str]:
 def node_words(node: GraphNode) -> str:
     """Say a box in words, for who cannot see it."""
     size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
-    facts = (full_name(node), printable(node.type_name), size, ROLE_WORDS[node.role])
+    facts = (full_name(node), printable(node.type_name), node.alert, size, ROLE_WORDS[node.role])
     return ", ".join(fact for fact in facts if fact.strip())
 
 

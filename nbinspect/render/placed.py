@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from nbinspect.blocks import GraphEdge, GraphNode
+from nbinspect.blocks import GraphEdge, GraphFrame, GraphNode
 
 Point = tuple[float, float]
 
@@ -34,6 +34,25 @@ class Box:
     def middle(self) -> Point:
         """Give its centre."""
         return self.x + self.width / 2, self.y + self.height / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a frame stands.
+
+    Attributes:
+        frame: what it is.
+        x: pixels from the left.
+        y: pixels from the top.
+        width: of the frame.
+        height: of the frame.
+    """
+
+    frame: GraphFrame
+    x: float
+    y: float
+    width: float
+    height: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +87,7 @@ class Placed:
         columns: how many characters of a label are shown.
         engine: who found the places.
         why: why it was not Graphviz, "" if it was.
+        frames: frames around boxes, the outer ones first.
     """
 
     boxes: tuple[Box, ...]
@@ -77,6 +97,7 @@ class Placed:
     columns: int
     engine: str
     why: str = ""
+    frames: tuple[Frame, ...] = ()
 
 
 def arrow_head(before: Point, tip: Point) -> tuple[Point, ...]:

@@ -114,6 +114,14 @@ _RULES = """
 .nbi.nbi .nbi-graph .nbi-root .nbi-label{font-weight:700}
 .nbi.nbi .nbi-graph .nbi-target text{fill:var(--nbi-paper)}
 .nbi.nbi .nbi-graph text.nbi-elabel{paint-order:stroke;stroke:var(--nbi-paper);stroke-width:3px;stroke-linejoin:round}
+.nbi.nbi .nbi-alert rect{stroke:var(--nbi-alert);stroke-width:2.5px}
+.nbi.nbi .nbi-alert .nbi-small{fill:var(--nbi-ink)}
+.nbi.nbi .nbi-frame rect{fill:none;stroke:var(--nbi-muted);stroke-width:1px}
+.nbi.nbi .nbi-graph .nbi-frame-label{font:12px var(--nbi-font);fill:var(--nbi-muted)}
+.nbi.nbi .nbi-frame-words{display:block;white-space:pre;overflow:hidden;text-align:left}
+.nbi.nbi .nbi-frame-words::before{content:attr(data-a);font:12px/18px var(--nbi-font);color:var(--nbi-muted)}
+.nbi.nbi .nbi-scale{display:flex;flex-wrap:wrap;align-items:center;gap:4px 8px;margin:6px 0 2px;font-size:12px;color:var(--nbi-muted)}
+.nbi.nbi .nbi-ramp{display:inline-block;width:120px;height:10px;border-radius:2px;box-shadow:inset 0 0 0 1px var(--nbi-line)}
 .nbi.nbi .nbi-words{display:flex;flex-direction:column;justify-content:center;height:100%;text-align:center;white-space:pre;overflow:hidden;color:var(--nbi-ink)}
 .nbi.nbi .nbi-words::before{content:attr(data-a);font:12px/16px var(--nbi-mono)}
 .nbi.nbi .nbi-words:not([data-b=""])::after{content:attr(data-b);font:11px/16px var(--nbi-font);color:var(--nbi-muted)}

@@ -103,7 +103,7 @@ def _starts(graph: Graph) -> list[GraphNode]:
 
 def _line(stem: str, node: GraphNode, by: str) -> Line:
     what = ", ".join(
-        part for part in (node.type_name, "root" if node.role == "root" else "") if part
+        part for part in (node.alert, node.type_name, "root" if node.role == "root" else "") if part
     )
     size = "" if node.size_bytes is None else bytes_text(node.size_bytes)
     return Line(stem, full_name(node), printable(by), printable(what), size)
