@@ -77,8 +77,8 @@ class Watching:
         self.info = info
         self._headers = headers
         self._showing = showing
-        self._open: list[tuple[Call, Watch]] = []
-        self._closed: list[tuple[Call, Watch]] = []
+        self._open: list[tuple[Header, Watch]] = []
+        self._closed: list[tuple[Header, Watch]] = []
 
     @property
     def watches_anything(self) -> bool:
@@ -90,7 +90,7 @@ class Watching:
             with own_errors(header.call.magic):
                 watch = header.magic.watch(header.call.options)
                 watch.__enter__()
-                self._open.append((header.call, watch))
+                self._open.append((header, watch))
         return self
 
     def __exit__(
@@ -107,9 +107,9 @@ class Watching:
         kind = None if error is None else type(error)  # never its truth: it may have a __len__
         try:
             while self._open:
-                call, watch = self._open.pop()
-                self._closed.insert(0, (call, watch))
-                with own_errors(call.magic, error):
+                header, watch = self._open.pop()
+                self._closed.insert(0, (header, watch))
+                with own_errors(header.call.magic, error):
                     watch.__exit__(kind, error, getattr(error, "__traceback__", None))
         finally:
             if self._open:  # an interrupt: close the others all the same
@@ -118,9 +118,9 @@ class Watching:
     def report(self) -> None:
         """Show what the watches found, the outermost first, and let go of them."""
         while self._closed:
-            call, watch = self._closed.pop(0)
-            with own_errors(call.magic):
-                self._showing.deliver(call, watch.report)
+            header, watch = self._closed.pop(0)
+            with own_errors(header.call.magic):
+                self._showing.deliver(header.call, watch.report, header.magic.show)
 
 
 class CellRunner:

@@ -78,10 +78,12 @@ class WatchMagic:
         options: its parser, which also writes its help. It must refuse every bad value itself:
             when the watch is made it is too late to keep the cell from running.
         watch: makes the watch.
+        show: as a line magic's.
     """
 
     options: Options
     watch: Callable[[argparse.Namespace], Watch]
+    show: Callable[[argparse.Namespace, Record], bool] | None = None
 
 
 LIVE_CLOSERS: set[Callable[[], int]] = set()
