@@ -21,6 +21,8 @@ if typing.TYPE_CHECKING:
     from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
     from nbinspect.memory import gpumem, memwatch
     from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
+    from nbinspect.numerics.headroom_records import HeadroomReport
+    from nbinspect.numerics.margins import headroom
     from nbinspect.records import Holding, Record, SourceLine
     from nbinspect.referrers.answer import refchain
     from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
@@ -33,6 +35,7 @@ __all__ = [
     "Chain",
     "DeviceMemory",
     "GraphReport",
+    "HeadroomReport",
     "Holding",
     "Link",
     "MemoryDiff",
@@ -51,6 +54,7 @@ __all__ = [
     "explore",
     "gpumem",
     "graphwatch",
+    "headroom",
     "load_ipython_extension",
     "memwatch",
     "refchain",
@@ -63,6 +67,7 @@ _HOMES = {
     "Chain": "nbinspect.referrers.records",
     "DeviceMemory": "nbinspect.memory.records",
     "GraphReport": "nbinspect.autograd_graph.records",
+    "HeadroomReport": "nbinspect.numerics.headroom_records",
     "Holding": "nbinspect.records",
     "Link": "nbinspect.referrers.records",
     "MemoryDiff": "nbinspect.memory.records",
@@ -80,6 +85,7 @@ _HOMES = {
     "explore": "nbinspect.widgets",
     "gpumem": "nbinspect.memory",
     "graphwatch": "nbinspect.autograd_graph.watch",
+    "headroom": "nbinspect.numerics.margins",
     "memwatch": "nbinspect.memory",
     "refchain": "nbinspect.referrers.answer",
     "refchain_largest": "nbinspect.referrers.survey",

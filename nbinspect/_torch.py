@@ -538,3 +538,28 @@ def norms(tensors: list[torch.Tensor]) -> list[float]:
     dense = [one._values() if one.layout is torch.sparse_coo else one for one in tensors]
     found: list[float] = torch.stack([n.float() for n in torch._foreach_norm(dense)]).tolist()
     return found
+
+
+def autocast_operations(device: str) -> frozenset[str]:
+    """Name the operations that autocast treats in a way of their own, without their overloads.
+
+    Source: the dispatcher's registrations for ``AutocastCPU``, ``AutocastCUDA`` and so on.
+    """
+    if device not in _autocast:
+        listed = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
+        try:
+            names = listed(f"Autocast{device.upper()}") if listed is not None else ()
+        except RuntimeError:  # no such key
+            names = ()
+        _autocast[device] = frozenset(n.partition("::")[2].partition(".")[0] for n in names)
+    return _autocast[device]
+
+
+_autocast: dict[str, frozenset[str]] = {}
+
+
+def backward_code() -> CodeType | None:
+    """Give the code that runs the autograd engine, None if this torch has another."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    code: CodeType | None = getattr(run, "__code__", None)
+    return code

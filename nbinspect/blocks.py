@@ -166,6 +166,46 @@ class Timeline:
 
 
 @dataclass(frozen=True, slots=True)
+class Band:
+    """A range under the axis of a histogram, e.g. what a number format can hold.
+
+    Attributes:
+        label: what it is; bands of one label stand in one line.
+        start: where on the axis it begins; beyond the axis it is cut.
+        end: where it ends.
+        faint: drawn lighter, for a part that holds less well.
+    """
+
+    label: str
+    start: float
+    end: float
+    faint: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many values lie in each of equally wide classes, as columns.
+
+    Attributes:
+        title: what is counted.
+        start: where on the axis the first column begins; each is 1 wide.
+        counts: how many values, column by column.
+        ticks: (place on the axis, what is written there).
+        bands: ranges that are drawn under the axis.
+        faint_below: columns below this place are drawn lighter; None for none.
+        alert_from: columns from this place on need action; None for none.
+    """
+
+    title: str
+    start: int
+    counts: tuple[int, ...]
+    ticks: tuple[tuple[float, str], ...] = ()
+    bands: tuple[Band, ...] = ()
+    faint_below: float | None = None
+    alert_from: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class GraphNode:
     """A box of a graph.
 
@@ -288,5 +328,5 @@ class Fold:
     blocks: tuple[Block, ...]
 
 
-Block = Text | Advice | Bar | Table | Timeline | Graph | Fold
+Block = Text | Advice | Bar | Table | Timeline | Histogram | Graph | Fold
 View = tuple[Block, ...]

@@ -6,6 +6,7 @@ for the notebook.
 
 from __future__ import annotations
 
+import ast
 import inspect
 import linecache
 import os
@@ -76,8 +77,23 @@ def cell_number(filename: str) -> int | None:
 def source_line(code: CodeType, lineno: int) -> SourceLine:
     """Name a line of code as the user knows it."""
     cell = cell_number(code.co_filename)
-    text = linecache.getline(code.co_filename, lineno).strip()
+    text = _as_typed(linecache.getline(code.co_filename, lineno).strip())
     return SourceLine(cell, "" if cell is not None else _short(code.co_filename), lineno, text)
+
+
+_MAGIC_CALL = re.compile(r"(.*?)get_ipython\(\)\.run_line_magic\((.+)\)")
+
+
+def _as_typed(text: str) -> str:
+    """Give a line with a magic as it was before IPython made a call of it."""
+    found = _MAGIC_CALL.fullmatch(text)
+    if found is None:
+        return text
+    try:
+        name, line = ast.literal_eval(f"({found[2]})")
+    except (SyntaxError, ValueError):
+        return text
+    return f"{found[1]}%{name} {line}".strip()
 
 
 def _short(filename: str) -> str:

@@ -19,7 +19,7 @@ from nbinspect.magics.table import LINE_MAGICS, WATCHES, LineMagic, WatchMagic
 _LINE = re.compile(r"(?:\s*|.*=\s*)(%{1,2})(\w+)\s(?:.*\s)?(\S*)$")
 
 
-def make_matcher() -> Any:
+def make_matcher(completer: Any) -> Any:
     """Make the matcher for the completer of one shell."""
 
     def nbinspect_options(context: CompletionContext) -> SimpleMatcherResult:
@@ -29,15 +29,28 @@ def make_matcher() -> Any:
         if not (found and options):
             return SimpleMatcherResult(completions=[], suppress=False)  # IPython writes into it
         word = found[3]
+        if isinstance(options, ExpressionOptions) and not word.startswith("-"):
+            return _names(completer, word)
         candidates = _candidates(options, before.split()[: -1 if word else None], word)
         return SimpleMatcherResult(
             completions=[SimpleCompletion(text=c, type="param") for c in candidates],
-            # No file name or variable makes sense here, unless the magic takes an expression.
-            suppress=word.startswith("-") or not isinstance(options, ExpressionOptions),
+            suppress=True,  # no file name or variable makes sense here
             matched_fragment=word,
         )
 
     return context_matcher()(nbinspect_options)
+
+
+def _names(completer: Any, word: str) -> SimpleMatcherResult:
+    """Complete a name inside an expression, which IPython does after a magic's line only partly."""
+    name = re.search(r"[\w.]*$", word)
+    fragment = name[0] if name else ""
+    find = completer.attr_matches if "." in fragment else completer.global_matches
+    found = find(fragment) if fragment else []
+    return SimpleMatcherResult(
+        completions=[SimpleCompletion(text=one, type="param") for one in found],
+        matched_fragment=fragment,
+    )
 
 
 def _options(escape: str, name: str) -> Options | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Callable
 from typing import Any
 
 from nbinspect import notebook
@@ -31,6 +32,51 @@ def evaluate(expression: str) -> list[Any]:
         said = f"{expression} raises {type(error).__name__}: {_line(error)}"
         error.__traceback__ = None  # its frames hold what it was evaluated from
         raise ValueError(said) from None
+
+
+class UsersError(Exception):
+    """What the code that a magic runs for the user has raised; it goes on as it is.
+
+    Attributes:
+        error: the user's own.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
+def runner(expression: str) -> Callable[[], Any]:
+    """Make a function that evaluates an expression among the notebook's names.
+
+    Raises:
+        ValueError: when made: it does not compile; when called: it begins with a name that there
+            is not. Whatever else it raises comes as a `UsersError`.
+    """
+    try:
+        code = compile(expression, "<expression>", "eval")
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{expression} is no expression: {_line(error)}") from None
+
+    def run() -> Any:
+        __tracebackhide__ = True
+        try:
+            return eval(code, notebook.user_namespace())
+        except NameError as error:
+            if _depth(error) == 2:  # in the expression itself, not in what it calls
+                raise ValueError(_unknown(error, expression)) from None
+            raise UsersError(error) from None
+        except Exception as error:
+            raise UsersError(error) from None
+
+    return run
+
+
+def _depth(error: BaseException) -> int:
+    depth, at = 0, error.__traceback__
+    while at is not None:
+        depth, at = depth + 1, at.tb_next
+    return depth
 
 
 def _line(error: BaseException) -> str:

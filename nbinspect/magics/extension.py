@@ -11,6 +11,7 @@ from IPython.core.magic import no_var_expand
 
 from nbinspect.magics.cells import CellRunner, discard
 from nbinspect.magics.completion import make_matcher
+from nbinspect.magics.expression import UsersError
 from nbinspect.magics.hint import Hint
 from nbinspect.magics.semicolon import LoneSemicolon
 from nbinspect.magics.showing import Shell, Showing, note_own_error, own_errors
@@ -49,7 +50,7 @@ def _close_live_views() -> None:
 
 def _install_helpers(shell: Shell, showing: Showing, undo: ExitStack) -> None:
     """Add completion, ``%gpumem;`` and the rule that a record is shown once."""
-    matcher = make_matcher()
+    matcher = make_matcher(shell.Completer)
     _append(shell.Completer.custom_matchers, matcher, undo)
     _append(shell.input_transformer_manager.token_transformers, LoneSemicolon, undo)
     hint = Hint(shell)
@@ -71,9 +72,12 @@ def _install_magics(shell: Shell, cells: CellRunner, showing: Showing, undo: Exi
 
 def _line_function(magic: LineMagic, showing: Showing) -> Callable[[str], Record | None]:
     def line_magic(line: str) -> Record | None:
+        __tracebackhide__ = True  # an error of the user's code is not ours to appear in
         call = magic.options.parse(line)
         try:
             record = magic.run(call.options)
+        except UsersError as raised:
+            raise raised.error from raised.error.__cause__
         except ValueError as error:
             magic.options.error(str(error))
         except Exception as error:

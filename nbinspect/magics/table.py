@@ -27,6 +27,12 @@ from nbinspect.magics.options import (
     rate,
     size_or_switch,
 )
+from nbinspect.magics.precision import (
+    headroom_cell_options,
+    headroom_line_options,
+    make_headroom,
+    run_headroom,
+)
 from nbinspect.records import Record
 
 
@@ -308,6 +314,7 @@ def _traceback_memory(options: argparse.Namespace) -> Record | None:
 LINE_MAGICS: dict[str, LineMagic] = {
     "autograd": LineMagic(autograd_options(), run_autograd),
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
+    "headroom": LineMagic(headroom_line_options(), run_headroom),
     "refchain": LineMagic(_refchain_options(), _refchain, _explore),
     "traceback_memory": LineMagic(_traceback_memory_options(), _traceback_memory),
 }
@@ -316,4 +323,5 @@ WATCHES: dict[str, WatchMagic] = {
     "graphwatch": WatchMagic(graphwatch_options(), make_graphwatch),
     "memwatch": WatchMagic(_memwatch_options("%%memwatch"), _memwatch),
     "gpumem": WatchMagic(_memwatch_options("%%gpumem"), _memwatch),
+    "headroom": WatchMagic(headroom_cell_options(), make_headroom),
 }

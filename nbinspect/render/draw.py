@@ -10,6 +10,7 @@ from nbinspect.blocks import (
     Block,
     Fold,
     Graph,
+    Histogram,
     Table,
     Text,
     Timeline,
@@ -17,6 +18,7 @@ from nbinspect.blocks import (
 )
 from nbinspect.render.cells import bar_total
 from nbinspect.render.curve import curve
+from nbinspect.render.draw_columns import draw_columns
 from nbinspect.render.draw_graph import draw_graph
 from nbinspect.render.draw_table import draw_table
 from nbinspect.render.figure import (
@@ -65,6 +67,8 @@ def _draw(sheet: Sheet, block: Block) -> None:
             draw_table(sheet, block)
         case Timeline():
             _timeline(sheet, block)
+        case Histogram():
+            draw_columns(sheet, block)
         case Graph():
             draw_graph(sheet, block)
         case Fold():

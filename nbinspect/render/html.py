@@ -26,6 +26,7 @@ from nbinspect.blocks import (
     Fold,
     Graph,
     HeatScale,
+    Histogram,
     Size,
     Span,
     Table,
@@ -41,6 +42,7 @@ from nbinspect.render.cells import (
     largest,
     more_text,
 )
+from nbinspect.render.columns import columns
 from nbinspect.render.curve import curve
 from nbinspect.render.format import (
     bytes_text,
@@ -55,17 +57,17 @@ from nbinspect.render.nodes import graph_words
 from nbinspect.render.palette import css_class, hue
 from nbinspect.render.picture import COLUMN_WIDTH, caption, placed, placed_narrow
 from nbinspect.render.placed import Placed
-from nbinspect.render.plot import plot
+from nbinspect.render.plot import plot, plot_columns
 from nbinspect.render.style import style_sheet
 from nbinspect.render.tree import tree
-from nbinspect.render.words import bar_words, timeline_words
+from nbinspect.render.words import bar_words, histogram_words, timeline_words
 
 NAME_WIDTH = 52
 CODE_WIDTH = 80
 SHORT_CELL = 16
 TREE_WIDTH = 80
 SHRINK = 0.92  # of 12 pixels are 11
-PICTURES = Bar | Timeline | Graph
+PICTURES = Bar | Timeline | Histogram | Graph
 NOTHING_HERE = '<p class="nbi-quiet">nothing</p>'
 
 
@@ -90,6 +92,8 @@ def _block(block: Block) -> str:
             return _table(block)
         case Timeline():
             return _timeline(block)
+        case Histogram():
+            return _histogram(block)
         case Graph():
             return _graph(block)
         case Fold():
@@ -272,6 +276,17 @@ def _timeline(block: Timeline) -> str:
     )
 
 
+def _histogram(block: Histogram) -> str:
+    head = f'<div class="nbi-head"><strong class="nbi-title">{_text(block.title)}</strong></div>'
+    if not any(block.counts):
+        return f'<div class="nbi-block">{head}{NOTHING_HERE}</div>'
+    words = _text(histogram_words(block))
+    return (
+        f'<div class="nbi-block">{head}<div role="img" aria-label="{words}">'
+        f"{plot_columns(columns(block))}</div></div>"
+    )
+
+
 def _graph(block: Graph) -> str:
     title = f'<strong class="nbi-title">{_text(block.title)}</strong>' if block.title else ""
     head = f'<div class="nbi-head">{title}</div>' if title else ""
@@ -323,12 +338,14 @@ def _fallback(view: View) -> str:
     )
 
 
-def _picture_words(block: Bar | Timeline | Graph) -> str:
+def _picture_words(block: PICTURES) -> str:
     match block:
         case Bar():
             return bar_words(block)
         case Timeline():
             return timeline_words(block)
+        case Histogram():
+            return histogram_words(block)
         case Graph():
             return graph_words(block)
         case _:

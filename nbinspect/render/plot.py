@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 
+from nbinspect.render.columns import BandLine, Columns
 from nbinspect.render.curve import Curve
 
 
@@ -39,3 +41,34 @@ def svg_steps(points: Sequence[tuple[float, float]]) -> str:
     for (x, y), (_, before) in zip(scaled[1:], scaled, strict=False):
         path.append(f"H{x:g}" + (f"V{y:g}" if y != before else ""))
     return "".join(path)
+
+
+def plot_columns(drawn: Columns) -> str:
+    """Draw a histogram with its axes and the bands under it."""
+    parts = [_label("nbi-y", "bottom", tick.at, tick.label) for tick in drawn.y_ticks]
+    parts += [_label("nbi-x", "left", tick.at, escape(tick.label)) for tick in drawn.x_ticks]
+    shapes = "".join(
+        f'<rect class="nbi-col{_LOOKS[one.look]}" x="{1000 * one.left:.1f}" '
+        f'y="{1000 * (1 - one.height):.1f}" width="{1000 * (one.right - one.left):.1f}" '
+        f'height="{1000 * one.height:.1f}"></rect>'
+        for one in drawn.columns
+    )
+    parts.append(
+        '<svg viewBox="0 0 1000 1000" width="0" height="0" preserveAspectRatio="none" '
+        f'aria-hidden="true">{shapes}</svg>'
+    )
+    return (
+        f'<div class="nbi-plot nbi-hist">{"".join(parts)}</div>{"".join(map(_band, drawn.bands))}'
+    )
+
+
+_LOOKS = {"plain": "", "faint": " nbi-faint", "alert": " nbi-alerts"}
+
+
+def _band(line: BandLine) -> str:
+    pieces = "".join(
+        f'<span class="{"nbi-faint" if faint else "nbi-full"}" '
+        f'style="left:{100 * left:.2f}%;width:{100 * (right - left):.2f}%"></span>'
+        for left, right, faint in line.pieces
+    )
+    return f'<div class="nbi-band" data-t="{escape(line.label)}">{pieces}</div>'

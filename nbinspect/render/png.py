@@ -7,7 +7,7 @@ import io
 import math
 from typing import TYPE_CHECKING, Any
 
-from nbinspect.blocks import Bar, Graph, Timeline, View
+from nbinspect.blocks import Bar, Graph, Histogram, Timeline, View
 from nbinspect.render.figure import ACCENT, ALERT, INK, LINE, MARGIN, MUTED, PAPER, TINT, WIDTH
 from nbinspect.render.palette import HUES
 
@@ -28,8 +28,10 @@ def to_png(view: View, width: int = WIDTH) -> bytes:
 
 
 def pictures_to_png(view: View) -> bytes:
-    """Render only what is a picture: bars, timelines and graphs."""
-    pictures = tuple(block for block in view if isinstance(block, Bar | Timeline | Graph))
+    """Render only what is a picture: bars, timelines, histograms and graphs."""
+    pictures = tuple(
+        block for block in view if isinstance(block, Bar | Timeline | Histogram | Graph)
+    )
     return to_png(pictures, pictures_width(view))
 
 

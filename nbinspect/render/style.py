@@ -97,6 +97,14 @@ _RULES = """
 .nbi.nbi .nbi-dot{position:absolute;width:16px;height:16px;margin:-8px 0 0 -8px;border-radius:8px;background:var(--nbi-ink);color:var(--nbi-paper);font-size:11px;line-height:16px;text-align:center;font-weight:600}
 .nbi.nbi .nbi-dot::before{content:attr(data-t)}
 .nbi.nbi .nbi-legend .nbi-dot{position:static;margin:0;flex:none}
+.nbi.nbi .nbi-hist{height:110px;margin-right:8px}
+.nbi.nbi .nbi-col{fill:var(--nbi-accent);stroke:var(--nbi-paper);stroke-width:1px;vector-effect:non-scaling-stroke}
+.nbi.nbi .nbi-col.nbi-faint{fill:color-mix(in srgb,var(--nbi-accent) 45%,var(--nbi-paper))}
+.nbi.nbi .nbi-col.nbi-alerts{fill:var(--nbi-alert)}
+.nbi.nbi .nbi-band{position:relative;height:9px;margin:0 8px 7px 72px;background:var(--nbi-tint)}
+.nbi.nbi .nbi-band::before{content:attr(data-t);position:absolute;right:100%;top:-4px;width:64px;margin-right:8px;text-align:right;font-size:11px;line-height:16px;white-space:nowrap;color:var(--nbi-muted)}
+.nbi.nbi .nbi-band span{position:absolute;top:0;bottom:0;background:var(--nbi-muted)}
+.nbi.nbi .nbi-band .nbi-faint{opacity:.4}
 .nbi.nbi .nbi-picture{overflow-x:auto;text-align:center;margin:4px 0}
 .nbi.nbi [class*=nbi-below-]{display:none}
 .nbi.nbi .nbi-picture>.nbi-note{text-align:left}

@@ -16,13 +16,15 @@ from nbinspect.blocks import (
     Column,
     Fold,
     Graph,
+    Histogram,
     Table,
     Text,
     Timeline,
     View,
 )
 from nbinspect.render.cells import bar_total, cell_text, is_number, more_text
-from nbinspect.render.curve import Curve, curve
+from nbinspect.render.columns import BandLine, columns
+from nbinspect.render.curve import Curve, Tick, curve
 from nbinspect.render.format import (
     bytes_text,
     cut_end,
@@ -82,6 +84,8 @@ def _lines(block: Block, width: int) -> list[str]:
             return _table(block, width)
         case Timeline():
             return _timeline(block, width)
+        case Histogram():
+            return _histogram(block, width)
         case Graph():
             return tree(block, width)
         case Fold():
@@ -199,13 +203,15 @@ def _chart(block: Timeline, drawn: Curve, width: int) -> list[str]:
     top = max(heights) or 1.0
     eighths = [round(y / top * 8 * CHART_LINES) for y in heights]
     labels = [bytes_text(max(block.sizes_bytes)), *[""] * (CHART_LINES - 2), "0 B"]
-    lines = []
-    for at, label in enumerate(labels):
-        floor = 8 * (CHART_LINES - 1 - at)
-        row = "".join(STEPS[min(max(e - floor, 0), 8)] for e in eighths)
-        lines.append(f"  {label:>9} │{row}")
+    lines = [f"  {label:>9} │{row}" for label, row in zip(labels, _rows(eighths), strict=True)]
     end = seconds(max(block.times_s) - min(block.times_s))
     return [*lines, f"  {'':>9} └0{end:─>{width - 1}}"]
+
+
+def _rows(eighths: Sequence[int]) -> list[str]:
+    """Draw columns of blocks, from the top line down."""
+    floors = [8 * (CHART_LINES - 1 - at) for at in range(CHART_LINES)]
+    return ["".join(STEPS[min(max(e - floor, 0), 8)] for e in eighths) for floor in floors]
 
 
 def _heights(drawn: Curve, n_columns: int) -> list[float]:
@@ -216,6 +222,44 @@ def _heights(drawn: Curve, n_columns: int) -> list[float]:
         for at in range(first, max(first + 1, min(math.ceil(next_x * n_columns), n_columns))):
             heights[at] = max(heights[at], y)
     return heights
+
+
+def _histogram(block: Histogram, width: int) -> list[str]:
+    title = wrap(printable(block.title), width)
+    if not any(block.counts):
+        return [*title, "  nothing"]
+    drawn = columns(block)
+    n_chars = max(1, min(width - 14, MAX_CHART_WIDTH) // len(block.counts)) * len(block.counts)
+    n_chars = min(n_chars, width - 14)
+    heights = [0.0] * n_chars
+    for one in drawn.columns:
+        first = min(int(one.left * n_chars + 1e-9), n_chars - 1)
+        for at in range(first, max(first + 1, round(one.right * n_chars))):
+            heights[at] = max(heights[at], one.height)
+    eighths = [math.ceil(y * 8 * CHART_LINES) for y in heights]
+    labels = [drawn.y_ticks[0].label, *[""] * (CHART_LINES - 1)]
+    lines = [f"  {label:>9} │{row}" for label, row in zip(labels, _rows(eighths), strict=True)]
+    lines += [f"  {'':>9} └{'─' * n_chars}", f"  {'':>9}  {_axis(drawn.x_ticks, n_chars)}"]
+    return [*title, *lines, *(_band(line, n_chars) for line in drawn.bands)]
+
+
+def _axis(ticks: Sequence[Tick], width: int) -> str:
+    """Write labels under their places, leaving out those that have no room."""
+    line = ""
+    for tick in ticks:
+        w_label = text_width(tick.label)
+        start = min(max(round(tick.at * width) - w_label // 2, 0), width - w_label)
+        if start >= (text_width(line) + 1 if line else 0):
+            line = pad(line, start) + tick.label
+    return line
+
+
+def _band(band: BandLine, width: int) -> str:
+    track = [" "] * width
+    for left, right, faint in band.pieces:
+        for at in range(round(left * width), round(right * width)):
+            track[at] = "░" if faint else "▒"
+    return f"  {pad(cut_end(band.label, 9), 9, right=True)}  {''.join(track)}"
 
 
 def _fold(block: Fold, width: int) -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import assert_never
 
-from nbinspect.blocks import Bar, Code, Size, Span, Timeline
+from nbinspect.blocks import Bar, Code, Histogram, Size, Span, Timeline
 from nbinspect.render.cells import bar_total
-from nbinspect.render.format import bytes_text, printable, seconds
+from nbinspect.render.format import bytes_text, percent, printable, seconds
 
 
 def spans_text(spans: Sequence[Span], quote: str = "`") -> str:
@@ -41,3 +41,19 @@ def timeline_words(block: Timeline) -> str:
     time = seconds(block.times_s[-1] - block.times_s[0])
     marks = [f"{m.label} {bytes_text(m.size_bytes)} at {seconds(m.time_s)}" for m in block.marks]
     return printable("; ".join([f"{block.title}: from {low} to {high} in {time}", *marks]))
+
+
+def histogram_words(block: Histogram) -> str:
+    """Say a histogram in a sentence, for who cannot see it."""
+    total = sum(block.counts)
+    if not total:
+        return printable(f"{block.title}: no values")
+    parts = []
+    for band in dict.fromkeys(band.label for band in block.bands):
+        inside = sum(
+            n
+            for at, n in enumerate(block.counts, start=block.start)
+            if any(b.label == band and not b.faint and b.start <= at < b.end for b in block.bands)
+        )
+        parts.append(f"{percent(inside / total)} in {band}")
+    return printable("; ".join([block.title, *parts]))

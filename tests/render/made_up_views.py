@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from nbinspect.blocks import (
     Advice,
+    Band,
     Bar,
     Code,
     Column,
     Fold,
+    Histogram,
     Mark,
     Segment,
     Size,
@@ -185,6 +187,7 @@ def labelled(label: str) -> View:
     row = (label, label, label, label, 1024, 3, 0.5)
     missing = (Unavailable(label), None, label, label, Unavailable(label), None, Unavailable(label))
     mark = Mark(1.0, 20, label)
+    bands = (Band(label, -9, -1, faint=True), Band(label, -1, 2))
     return (
         Text((label, Code(label), Size(12)), "headline"),
         Text((label,), "action"),
@@ -192,5 +195,6 @@ def labelled(label: str) -> View:
         Bar(label, (Segment(label, 10, "PARAMETER"), Segment(label, 5, label)), 20, label),
         Table(columns, (row, missing), label, 2, 9),
         Timeline(label, (0.0, 1.0, 2.0), (10, 20, 5), (mark,), 10),
+        Histogram(label, -2, (1, 0, 40, 7, 2), ((-1, label), (2, label)), bands, -1, 2),
         Fold(label, (Text((label,)),)),
     )
