@@ -1,0 +1,553 @@
+"""Follows every NaN and Inf from the operation that made it to where it is found.
+
+Each operation's results are looked at. A bad one is an event: it has parents (the events that made
+its bad operands) and an origin (the first of them, unless it is one itself). A storage that holds
+bad values points at its last event, so of any tensor it can be told where its values came from.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+import weakref
+from bisect import bisect_right
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any
+
+import torch
+
+from nbinspect import _torch, notebook
+from nbinspect.numerics.check import WIDE, can_be_bad, dense_parts, flags, is_bad, tensors_in
+from nbinspect.numerics.operands import Index, first_bad, operand, operands
+from nbinspect.numerics.plans import Plan, plan, written_values
+from nbinspect.numerics.records import Operand
+from nbinspect.ops import ModuleNames, Site, user_site
+
+_DEPTH = 2  # from a subscriber up to the dispatch mode
+_MOST_DETAILS = 200  # of a step, described value by value
+_MOST_LINKS = 2000  # of a chain; beyond that it is the same story
+
+
+@dataclass(eq=False, slots=True)
+class Event:
+    """A NaN or Inf that came out of an operation, or into it from outside.
+
+    Attributes:
+        kind: born, inf_to_nan, literal, leaf or passed.
+        parents: the events that made its bad operands.
+        origin: where its values come from: itself unless it is `passed`.
+        shows_nan: whether there is a NaN among the values.
+        shows_inf: whether there is an Inf.
+        meant: an infinity that the code asked for.
+        operands: what went in and came out; () if nobody looked.
+        leaf: for a leaf, the tensor's name.
+        absorber: the operation that took it in and gave finite values.
+    """
+
+    op: str
+    base: str
+    kind: str
+    phase: str
+    node: str | None
+    where: Site
+    ran: Site
+    module: str
+    step: int
+    index: int
+    parents: tuple[Event, ...] = ()
+    origin: Event = field(init=False)
+    shows_nan: bool = False
+    shows_inf: bool = False
+    meant: bool = False
+    at: Index | None = None
+    n_bad: int = 0
+    n_values: int = 0
+    operands: tuple[Operand, ...] = ()
+    leaf: str = ""
+    absorber: str = ""
+    absorber_phase: str = ""
+    absorber_node: str | None = None
+    depth: int = 0
+
+    def __post_init__(self) -> None:
+        self.origin = self if self.kind != "passed" else self.parents[0].origin
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """The same operation of the same line, whenever it runs."""
+        return self.op, self.kind, self.node, self.where, self.leaf
+
+
+class _Tainted(weakref.ref[Any]):
+    """A storage that holds bad values, and the event that put them there.
+
+    Attributes:
+        seen: version, place and layout of the tensor whose `flags` are known.
+    """
+
+    __slots__ = ("event", "flags", "seen")
+
+    event: Event
+    flags: tuple[bool, bool]
+    seen: tuple[Any, ...]
+
+
+@dataclass(slots=True)
+class _Source:
+    """A bad operand."""
+
+    tensor: torch.Tensor
+    shows_nan: bool
+    shows_inf: bool
+    event: Event
+
+
+class ForwardSites:
+    """Remembers which line and module made each autograd node of this step and the one before."""
+
+    def __init__(self) -> None:
+        self._numbers: list[int] = []
+        self._places: list[tuple[Site, str]] = []
+        self._step_starts: list[int] = [0]
+        self.last = -1
+
+    def add(self, number: int, site: Site, module: str) -> None:
+        """Note that the nodes up to `number` were made here."""
+        if self._numbers and number <= self._numbers[-1]:  # another thread counts on its own
+            return
+        self._numbers.append(number)
+        self._places.append((site, module))
+
+    def find(self, node: Any) -> tuple[Site, str]:
+        """Give the forward line and module of a node."""
+        number = _torch.node_number(node)
+        at = bisect_right(self._numbers, number)  # noted when the number was already past it
+        near = [i for i in (at, at - 1) if 0 <= i < len(self._numbers)]
+        return self._places[near[0]] if near and number >= 0 else (None, "")
+
+    def next_step(self) -> None:
+        """Forget what is older than the step that has just ended."""
+        old = self._step_starts[-1]
+        del self._numbers[:old], self._places[:old]
+        self._step_starts = [len(self._numbers)]
+
+
+class Flow:
+    """Subscribes to an `OpStream`.
+
+    Attributes:
+        n_ops: operations seen.
+        step: the optimizer steps taken before now; set by who counts them.
+        in_optimizer: whether an optimizer is writing; set likewise.
+        trusts_optimizer: whether all that it was given is finite; set likewise.
+        ran_module: whether the forward of a module has run.
+        origins: events that are origins, in order, one a key and step.
+        counts: how often each key was met.
+        leaves: the trainable leaves that were read, held weakly.
+        modules: names of modules.
+    """
+
+    def __init__(self, name_of: Callable[[torch.Tensor], str]) -> None:
+        self.n_ops = 0
+        self.step = 0
+        self.in_optimizer = False
+        self.trusts_optimizer = False
+        self.ran_module = False
+        self.origins: list[Event] = []
+        self.counts: dict[tuple[Any, ...], int] = {}
+        self.leaves: dict[int, weakref.ref[torch.Tensor]] = {}
+        self.modules = ModuleNames()
+        self.sites = ForwardSites()
+        self._name_of = name_of
+        self._tainted: dict[int, _Tainted] = {}
+        self._before: list[tuple[torch.Tensor, bool, bool]] = []
+        self._open: set[int] = set()  # origins whose absorption is looked out for
+        self._number: Event | None = None  # the event of the last bad number given to Python
+        self._n_details = 0
+
+    def next_step(self) -> None:
+        """Begin another step."""
+        self.step += 1
+        self._n_details = 0
+        self._open.clear()
+        self.sites.next_step()
+        self._tainted = {key: one for key, one in self._tainted.items() if one() is not None}
+
+    def close(self) -> None:
+        """Hold nothing any longer but what the report is made of."""
+        self._tainted.clear()
+        self._before.clear()
+        self.leaves.clear()
+
+    # The stream calls these two.
+
+    def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        """Look at what an operation is about to overwrite."""
+        seen = plan(func)
+        if not seen.written or self.in_optimizer:
+            return
+        self._before = [
+            (one, *flags(one))
+            for one in tensors_in(written_values(seen, args, kwargs))
+            if can_be_bad(one)
+        ]
+
+    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+        """Look at what an operation gave."""
+        self.n_ops += 1
+        seen = plan(func)
+        number = _torch.sequence_number()
+        if number != self.sites.last and _torch.current_autograd_node() is None:
+            self._note_forward(number, args)
+        if seen.skip or (seen.tame and self.in_optimizer and self.trusts_optimizer):
+            return
+        if seen.reads_number:
+            self._note_number(args[0], result)
+            return
+        bad = self._bad_results(seen, args, kwargs, result)
+        if bad:
+            self._happened(seen, func, args, kwargs, bad)
+        elif self._open:
+            self._note_absorbed(seen, args, kwargs)
+        if self._before:
+            self._before = []
+
+    def _bad_results(
+        self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> list[torch.Tensor]:
+        if not seen.written and type(result) is torch.Tensor:
+            return [result] if is_bad(result) else []
+        written = written_values(seen, args, kwargs)
+        # The same tensor is often both: once is enough.
+        each = {id(one): one for one in tensors_in([written, result])}
+        bad = [one for one in each.values() if is_bad(one)]
+        if self._tainted and written and not bad:
+            self._cleaned(tensors_in(written))
+        return bad
+
+    def _note_forward(self, number: int, args: tuple[Any, ...]) -> None:
+        self.sites.last = number
+        frame = sys._getframe(_DEPTH + 1)
+        module = self.modules.running(frame)
+        self.ran_module = self.ran_module or bool(module)
+        self.sites.add(number, user_site(frame), module)
+        for one in args:
+            if type(one) in {torch.nn.Parameter, torch.Tensor} and one.requires_grad and one.is_leaf:
+                if id(one) not in self.leaves:
+                    self.leaves[id(one)] = weakref.ref(one)
+
+    def _note_number(self, tensor: torch.Tensor, result: Any) -> None:
+        if isinstance(result, float) and not math.isfinite(result):
+            self._number = self.event_of(tensor)
+
+    # Which storages hold bad values.
+
+    def event_of(self, tensor: torch.Tensor) -> Event | None:
+        """Give the event that put bad values into a tensor's storage, None if none was seen."""
+        for storage in _storages(tensor):
+            entry = self._tainted.get(_torch.handle(storage))
+            if entry is not None and entry() is not None:
+                return entry.event
+        return None
+
+    def _taint(self, tensor: torch.Tensor, event: Event, known: tuple[bool, bool]) -> None:
+        for storage in _storages(tensor):
+            entry = _Tainted(storage)
+            entry.event, entry.flags, entry.seen = event, known, _state(tensor)
+            self._tainted[_torch.handle(storage)] = entry
+
+    def _flags(self, tensor: torch.Tensor) -> tuple[bool, bool]:
+        """Say whether a tensor holds NaN and Inf, from memory if nobody wrote to it since."""
+        for storage in _storages(tensor):
+            entry = self._tainted.get(_torch.handle(storage))
+            if entry is not None and entry() is not None and entry.seen == _state(tensor):
+                return entry.flags
+        return flags(tensor)
+
+    def _cleaned(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Forget the events of storages that were overwritten whole by finite values."""
+        for tensor in tensors:
+            for storage in _storages(tensor):
+                whole = tensor.numel() * tensor.element_size() >= storage.nbytes()
+                if whole and _torch.handle(storage) in self._tainted:
+                    del self._tainted[_torch.handle(storage)]
+
+    # What a bad result means.
+
+    def _happened(
+        self,
+        seen: Plan,
+        func: Any,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+        bad: list[torch.Tensor],
+    ) -> None:
+        kinds = [flags(one) for one in bad]
+        place = self._place(args, kwargs, seen)
+        shows_nan, shows_inf = any(n for n, _ in kinds), any(i for _, i in kinds)
+        sources = self._sources(seen, args, kwargs, place)
+        event = self._classified(seen, args, kwargs, bad, sources, shows_nan, place)
+        event.shows_nan, event.shows_inf = shows_nan, shows_inf
+        if event.origin is event:
+            event = self._add_origin(event, func, args, kwargs, seen, bad)
+        elif event.depth > _MOST_LINKS:
+            event = event.parents[0]
+        for one, known in zip(bad, kinds, strict=True):
+            self._taint(one, event, known)
+
+    def _place(self, args: Any, kwargs: Any, seen: Plan) -> dict[str, Any]:
+        """Say where the operation belongs: phase, autograd node, line and module."""
+        frame = sys._getframe(_DEPTH + 2)
+        node = _torch.current_autograd_node()
+        ran = user_site(frame)
+        if node is None:
+            module = self.modules.running(frame)
+            phase = self._phase(args, kwargs, seen, module)
+            return {"phase": phase, "node": None, "where": ran, "ran": None, "module": module}
+        where, module = self.sites.find(node)
+        if _runs_users_code(frame, node):  # a backward of the user's own, or a recomputed forward
+            where, module = ran, self.modules.running(frame) or module
+            ran = None
+        return {
+            "phase": "backward",
+            "node": node.name(),
+            "where": where or ran,
+            "ran": ran if where else None,
+            "module": module,
+        }
+
+    def _phase(self, args: Any, kwargs: Any, seen: Plan, module: str) -> str:
+        if self.in_optimizer:
+            return "optimizer"
+        written = tensors_in(written_values(seen, args, kwargs)) if seen.written else ()
+        if any(one.is_leaf and one.requires_grad for one in written):
+            return "optimizer"  # one written by hand: p -= lr * p.grad
+        if module or any(one.requires_grad for one in tensors_in([args, kwargs])):
+            return "forward"
+        if not torch.is_grad_enabled() and self.ran_module:
+            return "forward"
+        return "data"
+
+    def _sources(
+        self, seen: Plan, args: Any, kwargs: Any, place: dict[str, Any]
+    ) -> list[_Source]:
+        """Give the operands that were bad before the operation ran."""
+        written = {id(one): (nan, inf) for one, nan, inf in self._before}
+        ours = written_values(seen, args, kwargs)
+        overwritten = {id(one) for one in tensors_in(ours)} if seen.written else set()
+        found, met = [], set()
+        for one in tensors_in([args, kwargs]):
+            if id(one) in met or not can_be_bad(one):
+                continue
+            met.add(id(one))
+            known = self.event_of(one)
+            if id(one) in written:
+                nan, inf = written[id(one)]
+            elif id(one) in overwritten:  # in an optimizer: finite unless it was seen to be bad
+                nan, inf = (known.shows_nan, known.shows_inf) if known else (False, False)
+            else:
+                nan, inf = self._flags(one)
+            if nan or inf:
+                event = known or self._leaf(one, nan, inf, place, gone=id(one) in overwritten)
+                found.append(_Source(one, nan, inf, event))
+        return found
+
+    def _leaf(
+        self, tensor: torch.Tensor, nan: bool, inf: bool, place: dict[str, Any], *, gone: bool
+    ) -> Event:
+        """Note bad values that no operation made: they came in with a tensor."""
+        event = Event(
+            op="leaf", base="leaf", kind="leaf", step=self.step, index=self.n_ops,
+            **{**place, "phase": "leaf", "node": None},
+        )
+        event.shows_nan, event.shows_inf = nan, inf
+        event.meant = not nan and (gone or is_mask(tensor))
+        event.leaf = self._name_of(tensor)
+        event.n_values = tensor.numel()
+        if not gone:
+            event.at, event.n_bad = first_bad(tensor)
+            event.operands = (operand(event.leaf or "tensor", tensor, event.at),)
+            self._taint(tensor, event, (nan, inf))
+        self._register(event)
+        return event
+
+    def unseen(self, tensor: torch.Tensor, op: str, phase: str, name: str) -> Event:
+        """Note bad values that no operation was seen to make."""
+        kind = "leaf" if op == "leaf" else "born"
+        event = Event(
+            op=op, base=op, kind=kind, phase=phase, node=None, where=None, ran=None,
+            module="", step=self.step, index=self.n_ops,
+        )  # fmt: skip
+        event.shows_nan, event.shows_inf = flags(tensor)
+        event.n_values, event.leaf = tensor.numel(), name
+        self._taint(tensor, event, (event.shows_nan, event.shows_inf))
+        self._register(event)
+        return event
+
+    def _classified(
+        self,
+        seen: Plan,
+        args: Any,
+        kwargs: Any,
+        bad: list[torch.Tensor],
+        sources: list[_Source],
+        shows_nan: bool,
+        place: dict[str, Any],
+    ) -> Event:
+        """Say what the operation did: made it, turned an Inf into it, or passed it on."""
+        common = {"op": seen.op, "base": seen.base, "step": self.step, "index": self.n_ops, **place}
+        if not sources:
+            return self._without_sources(args, kwargs, common)
+        # A mask's -inf that goes through another operation is told by its sign: enough for a type
+        # that finite values do not overflow.
+        plain_mask = not shows_nan and bad[0].dtype in WIDE and all(one.event.origin.meant for one in sources)
+        if seen.pointwise and len(bad) == 1 and not plain_mask:
+            sources, news = _at_first_bad(bad[0], sources)
+            if news:
+                return Event(kind="born", **common)
+        meant = all(one.event.origin.meant for one in sources)
+        if meant and shows_nan and not any(one.shows_nan for one in sources):
+            return Event(kind="inf_to_nan", parents=tuple(one.event for one in sources), **common)
+        parents = sorted(
+            {id(one.event): one.event for one in sources}.values(),
+            key=lambda event: (event.origin.meant, event.origin.index),
+        )
+        depth = 1 + parents[0].depth
+        return Event(kind="passed", parents=tuple(parents[:3]), depth=depth, **common)
+
+    def _without_sources(self, args: Any, kwargs: Any, common: dict[str, Any]) -> Event:
+        numbers = [one for one in _numbers((args, kwargs)) if not _is_finite(one)]
+        if not numbers:
+            return Event(kind="born", **common)
+        if self._number is not None and any(one != one for one in numbers):  # noqa: PLR0124 - a NaN
+            return Event(kind="passed", parents=(self._number,), **common)
+        return Event(kind="literal", meant=True, **common)
+
+    def _add_origin(
+        self,
+        event: Event,
+        func: Any,
+        args: Any,
+        kwargs: Any,
+        seen: Plan,
+        bad: list[torch.Tensor],
+    ) -> Event:
+        """Note an origin; a forward that checkpointing runs again is the same one as before."""
+        twin = self._twin(event)
+        if twin is not None:
+            return twin
+        self._register(event)
+        if event.kind != "literal" and self._n_details < _MOST_DETAILS:
+            self._n_details += 1
+            event.at, event.n_bad = first_bad(bad[0])
+            event.n_values = bad[0].numel()
+            written = {id(one) for one in tensors_in(written_values(seen, args, kwargs))}
+            before = operands(func, args, kwargs, written, event.at)
+            event.operands = (*before, operand("result", bad[0], event.at))
+            if event.phase != "backward":
+                self._open.add(id(event))
+        else:
+            event.n_values = bad[0].numel()
+        return event
+
+    def _register(self, event: Event) -> None:
+        self.counts[event.key] = self.counts.get(event.key, 0) + 1
+        self.origins.append(event)
+
+    def _twin(self, event: Event) -> Event | None:
+        """Find the same forward operation of this step, if this is its recomputation."""
+        if event.phase != "backward" or event.ran is not None:
+            return None
+        for one in reversed(self.origins):
+            if one.step != event.step:
+                return None
+            if one.op == event.op and one.where == event.where and one.phase == "forward":
+                return one
+        return None
+
+    def _note_absorbed(self, seen: Plan, args: Any, kwargs: Any) -> None:
+        for tensor in tensors_in([args, kwargs]):
+            event = self.event_of(tensor)
+            if event is not None and id(event.origin) in self._open:
+                origin = event.origin
+                self._open.discard(id(origin))
+                origin.absorber = seen.op
+                node = _torch.current_autograd_node()
+                origin.absorber_phase = "forward" if node is None else "backward"
+
+
+def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
+    found = []
+    try:
+        for part in dense_parts(_torch.unwrapped(tensor)):
+            found.append(part.untyped_storage())
+    except Exception:  # a freed storage, or a type whose own code raises
+        return []
+    return found
+
+
+def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Say which values a tensor shows: another state may show others."""
+    try:
+        return tensor._version, tensor.shape, tensor.storage_offset(), tensor.stride()  # noqa: SLF001 - documented in torch's notes on in-place operations
+    except Exception:  # sparse, nested, made in inference mode
+        return (object(),)
+
+
+def _numbers(value: Any) -> Iterable[float | complex]:
+    if isinstance(value, float | complex):
+        yield value
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _numbers(one)
+    elif isinstance(value, dict):
+        yield from _numbers(list(value.values()))
+
+
+def _is_finite(value: float | complex) -> bool:
+    return math.isfinite(value.real) and math.isfinite(value.imag)
+
+
+def is_mask(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor with infinities looks meant: all that is finite in it is one value."""
+    values = torch.cat([part.reshape(-1) for part in dense_parts(tensor)])
+    finite = values[values.isfinite()]
+    return not finite.numel() or bool((finite == finite[0]).all())
+
+
+def _at_first_bad(result: torch.Tensor, sources: list[_Source]) -> tuple[list[_Source], bool]:
+    """Of a pointwise operation, give the operands that are bad where its result is.
+
+    Returns:
+        Those, and whether the result is bad somewhere although all operands are finite there.
+    """
+    try:
+        bad = ~result.isfinite()
+        explained = torch.zeros_like(bad)
+        here = []
+        for one in sources:
+            theirs = (~one.tensor.isfinite()).broadcast_to(bad.shape)
+            if bool((theirs & bad).any()):
+                here.append(one)
+            explained |= theirs
+        return here or sources, bool((bad & ~explained).any())
+    except RuntimeError:  # overwritten in place with another shape, sparse, nested
+        return sources, False
+
+
+def _runs_users_code(frame: FrameType | None, node: Any) -> bool:
+    """Say whether a backward runs Python of the user's, below the line that called it.
+
+    So it is in a custom ``Function.backward``, in a hook, and where checkpointing runs the forward
+    again. The engine calls these from C++, so between them and `Tensor.backward` stands no frame.
+    """
+    while frame is not None:
+        if notebook.is_users_file(frame.f_code.co_filename):
+            return True
+        if frame.f_code in _torch.engine_codes():
+            return False
+        frame = frame.f_back
+    return False
+

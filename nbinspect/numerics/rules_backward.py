@@ -1,0 +1,108 @@
+"""Causes of operations that run backward, by the autograd node they belong to."""
+
+from __future__ import annotations
+
+from nbinspect.numerics.causes import Cause, Rule, Seen, text_of
+from nbinspect.numerics.phrasing import at_index, count
+from nbinspect.numerics.records import Operand
+
+
+def _zero_among(seen: Seen) -> Operand | None:
+    """Give an operand that is 0 at the first bad place, or anywhere if that is not known."""
+    for one in seen.tensors():
+        if one.n_zero and one.name in {"other", "self", "tensor2"} and one.at in (0, None):
+            return one
+    return None
+
+
+def slope(at: str, formula: str, mend: str, *, name: str) -> Rule:
+    """Make the rule for a function whose slope is infinite at one place."""
+
+    def rule(seen: Seen) -> Cause | None:
+        zero = _zero_among(seen)
+        if zero is None and not seen.event.shows_inf:
+            return None
+        if zero is None or seen.event.base not in {"div", "reciprocal", "pow", "rsqrt", "mul"}:
+            return None
+        n = seen.event.n_bad
+        many = f" {n:,} of {seen.event.n_values:,} inputs are there{at_index(seen.event.at)}." if n else ""
+        return Cause(
+            f"The gradient of `{name}` at {at} is {formula}, and Inf * 0 is NaN as soon as the next "
+            f"factor is 0.{many}",
+            mend.format(x=text_of(seen, name)),
+            certain=True,
+        )
+
+    return rule
+
+
+def divided_by_zero(seen: Seen) -> Cause | None:
+    """The backward of a division by 0."""
+    zero = _zero_among(seen)
+    if zero is None:
+        return None
+    return Cause(
+        f"The gradient of a division is divided by the divisor again, and {count(zero.n_zero, zero, '0')}"
+        f"{at_index(seen.event.at)}. `torch.where` after the division does not help: backward goes through it.",
+        f"divide by {text_of(seen, 'div')}.clamp(min=1e-6)",
+        certain=True,
+    )
+
+
+def power_at_zero(seen: Seen) -> Cause | None:
+    """x ** p with p < 1 at 0."""
+    zero = _zero_among(seen)
+    if zero is None:
+        return None
+    return Cause(
+        f"The gradient of x ** p is p * x ** (p - 1), which is infinite at 0 for p below 1: "
+        f"{count(zero.n_zero, zero, '0')}{at_index(seen.event.at)}.",
+        f"{text_of(seen, 'pow')}.clamp(min=1e-12), or add a small epsilon",
+        certain=True,
+    )
+
+
+def all_minus_inf(seen: Seen) -> Cause | None:
+    """Logsumexp or softmax over a row of -inf."""
+    if not any(one.n_inf for one in seen.tensors()) or not seen.event.shows_nan:
+        return None
+    return Cause(
+        "In a row that holds nothing but -Inf the gradient is exp(-Inf - -Inf) = NaN: everything in "
+        f"it is masked{at_index(seen.event.at)}.",
+        "leave at least one entry of each row unmasked, or drop the empty rows",
+        certain=True,
+    )
+
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "sqrt": (
+        slope(
+            "0", "1 / (2 * 0) = Inf", "({x} + 1e-12).sqrt(), or torch.linalg.vector_norm for a length",
+            name="sqrt",
+        ),
+    ),
+    "rsqrt": (slope("0", "-0.5 * 0 ** -1.5 = -Inf", "({x} + 1e-6).rsqrt()", name="rsqrt"),),
+    "log": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12).log()", name="log"),),
+    "log2": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12).log2()", name="log2"),),
+    "log10": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12).log10()", name="log10"),),
+    "log1p": (
+        slope(
+            "-1", "1 / 0 = Inf",
+            "{x}.clamp(min=-1 + torch.finfo({x}.dtype).eps), which is not rounded away in this type",
+            name="log1p",
+        ),
+    ),
+    "acos": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).acos()", name="acos"),),
+    "asin": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).asin()", name="asin"),),
+    "atanh": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).atanh()", name="atanh"),),
+    "acosh": (slope("1", "infinite", "{x}.clamp(min=1 + 1e-6).acosh()", name="acosh"),),
+    "logit": (slope("0 or 1", "infinite", "torch.logit({x}, eps=1e-6)", name="logit"),),
+    "reciprocal": (slope("0", "-1 / 0 = -Inf", "{x}.clamp(min=1e-6)", name="reciprocal"),),
+    "div": (divided_by_zero,),
+    "pow": (power_at_zero,),
+    "norm": (slope("0", "0 / 0", "torch.linalg.vector_norm({x})", name="norm"),),
+    "cdist": (slope("0", "0 / 0", "torch.cdist(...) on points that differ, or add 1e-12", name="cdist"),),
+    "logsumexp": (all_minus_inf,),
+    "logsoftmax": (all_minus_inf,),
+    "softmax": (all_minus_inf,),
+}

@@ -1,0 +1,441 @@
+"""Causes of operations that run forward (and of optimizers' writes), by operation."""
+
+from __future__ import annotations
+
+import math
+
+from nbinspect.numerics.causes import Cause, Rule, Seen, text_of, zeros
+from nbinspect.numerics.phrasing import at_index, count, number
+from nbinspect.numerics.records import Operand
+
+_TINY = {"float16": "6e-8", "bfloat16": "9e-41"}
+
+
+def divided_by_zero(seen: Seen) -> Cause | None:
+    """0 / 0 or x / 0."""
+    divisor = seen.arg("other")
+    found = zeros(divisor, seen)
+    if not found or divisor is None:
+        return None
+    above = seen.arg("self")
+    zero_above = above is not None and (above.at == 0 or (above.at is None and above.n_zero))
+    what = "0 / 0 is NaN." if seen.event.shows_nan and zero_above else "Dividing by 0 gives Inf."
+    below = seen.user("div")
+    counts = divisor.n_values == 1 and ("sum" in below or "len" in below or "count" in below)
+    if counts:
+        return Cause(
+            f"{what} The divisor, `{below}`, is 0: there was nothing to count or average.",
+            f"divide by {text_of(seen, 'div')}.clamp(min=1)",
+            certain=True,
+        )
+    return Cause(
+        f"{what} {found}", f"divide by {text_of(seen, 'div')}.clamp(min=1e-6)", certain=True
+    )
+
+
+def divided_by_scalar_zero(seen: Seen) -> Cause | None:
+    """x / 0 with a Python number."""
+    divisor = seen.arg("other")
+    if divisor is None or divisor.n_values or divisor.what not in {"0", "0.0", "-0"}:
+        return None
+    return Cause("The divisor is the number 0.", "divide by max(n, 1)", certain=True)
+
+
+def root_of_negative(seen: Seen) -> Cause | None:
+    """The square root of a negative number."""
+    under = seen.arg("self")
+    if under is None or under.low is None or under.low >= 0 or not seen.event.shows_nan:
+        return None
+    x = text_of(seen, seen.event.base)
+    return Cause(
+        f"The root of a negative number is NaN. The smallest value under it is "
+        f"{number(under.low)}{at_index(seen.event.at)}; rounding makes such values out of what is 0 "
+        "on paper.",
+        f"{x}.clamp(min=0)" if seen.event.base == "sqrt" else f"{x}.clamp(min=1e-12)",
+        certain=True,
+    )
+
+
+def one_over_zero(seen: Seen) -> Cause | None:
+    """rsqrt(0), reciprocal(0)."""
+    under = seen.arg("self")
+    found = zeros(under, seen)
+    if not found:
+        return None
+    base = seen.event.base
+    what = "1 / sqrt(0)" if base == "rsqrt" else "1 / 0"
+    tiny = ""
+    mend = f"{text_of(seen, base)} + 1e-6 before it"
+    if seen.is_narrow:
+        tiny = (
+            f" In {seen.type_name} anything below {_TINY[seen.type_name]} is 0, so an epsilon of"
+            " 1e-8 or 1e-12 adds nothing."
+        )
+        mend = f"use an epsilon of at least 1e-5, or compute it in float32: {seen.user(base)} in .float()"
+    return Cause(f"{what} is Inf. {found}{tiny}", mend, certain=True)
+
+
+def log_of_zero(seen: Seen) -> Cause | None:
+    """Log of 0 or of less."""
+    x = seen.arg("self")
+    base = seen.event.base
+    edge = -1.0 if base == "log1p" else 0.0
+    if x is None or x.low is None or x.low > edge:
+        return None
+    text = text_of(seen, base)
+    if seen.event.shows_nan and x.low < edge:
+        what = f"`{base}` has no value below {number(edge)}: the smallest is {number(x.low)}"
+    else:
+        what = f"`{base}` of {number(edge)} is -Inf"
+        if edge == 0:
+            what += f": {count(x.n_zero, x, '0')}"
+    epsilon = "torch.finfo(x.dtype).eps" if seen.is_narrow else "1e-12"
+    mend = f"{text}.clamp(min={epsilon if edge == 0 else '-1 + 1e-6'}).{base}()"
+    if "softmax" in seen.line:
+        mend = "torch.log_softmax(x, dim), which never takes the log of 0"
+    elif "sigmoid" in seen.line:
+        mend = "torch.nn.functional.logsigmoid(x)"
+    return Cause(f"{what}{at_index(seen.event.at)}.", mend, certain=True)
+
+
+def exp_overflow(seen: Seen) -> Cause | None:
+    """Exp of too large a number."""
+    x = seen.arg("self")
+    if x is None or x.high is None or seen.event.shows_nan:
+        return None
+    top = math.log(seen.limit)
+    size = max(abs(x.high), abs(x.low or 0)) if seen.event.base in {"cosh", "sinh"} else x.high
+    if size < top * 0.95 and seen.event.base != "exp2":
+        return None
+    name = seen.event.base
+    text = text_of(seen, name)
+    mend = f"{text}.clamp(max={number(math.floor(top))}).{name}(), or work with logarithms (logsumexp)"
+    if "where" in seen.line:
+        mend = f"give it a safe input, also where the result is not chosen: {text}.clamp(max=0).{name}()"
+    return Cause(
+        f"`{name}` of {number(size)} is more than {seen.type_name} can hold: beyond "
+        f"{number(round(top, 1))} it is Inf. Where a later step drops that value, backward still "
+        "multiplies it by 0, and 0 * Inf is NaN.",
+        mend,
+        certain=True,
+    )
+
+
+def pow_at_zero(seen: Seen) -> Cause | None:
+    """0 to a negative power, a negative number to a broken one."""
+    base, exponent = seen.arg("self"), seen.arg("exponent")
+    if base is None or exponent is None:
+        return None
+    power = exponent.at if exponent.n_values else _as_number(exponent.what)
+    text = text_of(seen, "pow")
+    if base.n_zero and (power is None or power < 0) and seen.event.shows_inf:
+        return Cause(
+            f"0 to a negative power is Inf. {count(base.n_zero, base, '0')}.",
+            f"{text}.clamp(min=1e-6)",
+            certain=True,
+        )
+    if base.low is not None and base.low < 0 and seen.event.shows_nan:
+        return Cause(
+            f"A negative number ({number(base.low)}) to the power of {exponent.what if power is None else number(power)}"
+            " is NaN.",
+            f"{text}.clamp(min=0)",
+            certain=True,
+        )
+    return None
+
+
+def _as_number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def outside_of(low: float, high: float, mend: str) -> Rule:
+    """Make the rule for a function that has values between `low` and `high` only."""
+
+    def rule(seen: Seen) -> Cause | None:
+        x = seen.arg("self")
+        if x is None or x.low is None or x.high is None or (x.low > low and x.high < high):
+            return None
+        worst = x.high if x.high >= high else x.low
+        name = seen.event.base
+        bounds = f"from {number(low)} to {number(high)}" if math.isfinite(high) else f"from {number(low)} on"
+        at_edge = worst in {low, high}
+        what = (
+            f"`{name}` is infinite at {number(worst)}"
+            if at_edge and not seen.event.shows_nan
+            else f"`{name}` has values {bounds} only, and was given {worst:.9g}"
+        )
+        return Cause(
+            f"{what}{at_index(seen.event.at)}. Rounding is enough to get there.",
+            mend.format(x=text_of(seen, name)),
+            certain=True,
+        )
+
+    return rule
+
+
+_CLAMP = "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"
+
+
+def softmax_of_masked_row(seen: Seen) -> Cause | None:
+    """A softmax over a row in which everything is -inf."""
+    x = seen.arg("self")
+    if x is None or not x.n_inf or not seen.event.shows_nan:
+        return None
+    return Cause(
+        "The softmax of a row that holds nothing but -Inf is 0 / 0: in that row everything is "
+        f"masked{at_index(seen.event.at)}.",
+        "leave at least one entry of each row unmasked, or drop the empty rows; "
+        "torch.finfo(x.dtype).min instead of -inf as the fill value gives a uniform row",
+        certain=True,
+    )
+
+
+def zero_times_inf(seen: Seen) -> Cause | None:
+    """0 * inf."""
+    factors = [seen.arg("self"), seen.arg("other", "mat2", "mat1")]
+    infinite = [one for one in factors if one is not None and one.n_inf]
+    others = [one for one in factors if one is not None and one.n_zero]
+    if not infinite or not others or not seen.event.shows_nan:
+        return None
+    mend = "mask with torch.where or masked_fill instead of multiplying"
+    if "log" in seen.line and ("exp" in seen.line or "prob" in seen.line or "softmax" in seen.line):
+        mend = "torch.special.entr(prob), which is 0 where the probability is 0; or torch.xlogy"
+    return Cause(
+        f"0 * Inf is NaN: {count(infinite[0].n_inf, infinite[0], 'infinite')} and meets a 0 in "
+        f"`{others[0].name}`{at_index(seen.event.at)}.",
+        mend,
+        certain=True,
+    )
+
+
+def inf_minus_inf(seen: Seen) -> Cause | None:
+    """Inf - inf, or a mean over both."""
+    infinite = [one for one in seen.tensors() if one.n_inf]
+    if not infinite or not seen.event.shows_nan:
+        return None
+    return Cause(
+        f"Inf - Inf is NaN: {count(infinite[0].n_inf, infinite[0], 'infinite')}"
+        f"{at_index(seen.event.at)}.",
+        "take the masked entries out before adding up: x[mask], or torch.where(mask, x, 0)",
+        certain=True,
+    )
+
+
+def too_few_for_spread(seen: Seen) -> Cause | None:
+    """The deviation of a single value."""
+    x, correction = seen.arg("self"), seen.arg("correction", "unbiased")
+    if x is None or seen.result is None or not seen.event.shows_nan or x.n_nan or x.n_inf:
+        return None
+    each = x.n_values // max(seen.result.n_values, 1)
+    used = _as_number(correction.what) if correction is not None else 1.0
+    if each > (1.0 if used is None else used):
+        return None
+    return Cause(
+        f"The unbiased deviation of {each} value{'s' * (each != 1)} divides by {each} - 1 = 0"
+        if each == 1
+        else f"There are {each} values to take the deviation of",
+        f"{text_of(seen, seen.event.base)}.{seen.event.base}(..., correction=0), or a batch of at least two",
+        certain=True,
+    )
+
+
+def mean_of_nothing(seen: Seen) -> Cause | None:
+    """The mean of an empty tensor."""
+    empty = [one for one in seen.event.operands if one.name == "self" and not one.n_values and not one.missing]
+    if not empty or seen.event.base not in {"mean", "median", "nanmean"}:
+        return None
+    return Cause(
+        f"The mean of no values is 0 / 0: `{seen.user(seen.event.base)}` is empty ({empty[0].what}).",
+        "skip it where x.numel() == 0, or divide the sum by max(n, 1)",
+        certain=True,
+    )
+
+
+def all_labels_ignored(seen: Seen) -> Cause | None:
+    """A loss in which every label is ignored."""
+    target, ignore = seen.arg("target"), seen.arg("ignore_index")
+    x = seen.arg("self")
+    if target is None or ignore is None or not seen.event.shows_nan or (x and (x.n_nan or x.n_inf)):
+        return None
+    if target.n_values and not (target.low == target.high == _as_number(ignore.what)):
+        return None
+    what = "There are no labels" if not target.n_values else f"Every label is {ignore.what}, which is ignored"
+    return Cause(
+        f"{what}, so the mean divides 0 by 0 labels.",
+        "skip a batch without a label, or use reduction='sum' and divide by max(n_labels, 1)",
+        certain=True,
+    )
+
+
+def no_weight(seen: Seen) -> Cause | None:
+    """A weighted loss whose weights are 0."""
+    weight = seen.arg("weight")
+    if weight is None or not weight.n_zero or seen.arg("target") is None or not seen.event.shows_nan:
+        return None
+    return Cause(
+        "The weights of the labels in this batch add up to 0, so the mean is 0 / 0.",
+        "skip such a batch, or use reduction='sum' and divide by max(weight_sum, 1)",
+        certain=True,
+    )
+
+
+def label_masked(seen: Seen) -> Cause | None:
+    """The right label's logit is -inf."""
+    x = seen.arg("self", "log_probs", "input")
+    if x is None or not x.n_inf or seen.event.shows_nan:
+        return None
+    return Cause(
+        "The right answer itself has probability 0: its log-probability is -Inf, masked out in the logits.",
+        "leave the label's own entry unmasked",
+        certain=True,
+    )
+
+
+def impossible_alignment(seen: Seen) -> Cause | None:
+    """CTC with a target longer than the input."""
+    x = seen.arg("log_probs")
+    if x is None or x.n_nan:
+        return None
+    return Cause(
+        "A target is longer than its input (repeated labels count twice), so no alignment exists and "
+        "the CTC loss is infinite.",
+        "torch.nn.functional.ctc_loss(..., zero_infinity=True), or drop such samples",
+        certain=True,
+    )
+
+
+def normalised_without_spread(seen: Seen) -> Cause | None:
+    """A normalisation whose epsilon is 0 in its type, over a constant row."""
+    x, eps = seen.arg("input", "self"), seen.arg("eps")
+    value = _as_number(eps.what) if eps is not None else None
+    if x is None or x.n_nan or x.n_inf or value is None or value > 1e-7:
+        return None
+    return Cause(
+        f"A row without any spread is divided by its deviation, 0, and the epsilon of {number(value)} is "
+        f"too small to help in {seen.type_name}.",
+        "eps=1e-5",
+        certain=True,
+    )
+
+
+def optimizer_epsilon(seen: Seen) -> Cause | None:
+    """Adam's epsilon is 0 in half precision."""
+    below = seen.arg("tensor2", "tensors2", "other", "denom")
+    if seen.event.phase != "optimizer" or below is None or not below.n_zero:
+        return None
+    narrow = f" In {seen.type_name} an eps of 1e-8 is 0." if seen.is_narrow else ""
+    return Cause(
+        f"The update divides by sqrt(v) + eps, which is 0 for {below.n_zero:,} of {below.n_values:,} values, "
+        f"those whose gradient has always been 0: 0 / 0 is NaN.{narrow}",
+        "eps=1e-4 for the optimizer, or float32 weights with torch.autocast" if narrow else "eps=1e-8",
+        certain=True,
+    )
+
+
+def _biggest(seen: Seen) -> tuple[Operand | None, float]:
+    found = [(max(abs(one.low or 0), abs(one.high or 0)), one) for one in seen.tensors()]
+    size, one = max(found, key=lambda pair: pair[0], default=(0.0, None))
+    return one, size
+
+
+def cast_overflow(seen: Seen) -> Cause | None:
+    """A number that the narrower type cannot hold."""
+    one, size = _biggest(seen)
+    if one is None or size <= seen.limit or not math.isfinite(seen.limit):
+        return None
+    return Cause(
+        f"{number(size)} does not fit into {seen.type_name}, which ends at {number(seen.limit)}.",
+        "keep it in float32 or use bfloat16, or scale it down first",
+    )
+
+
+def overflow(seen: Seen) -> Cause | None:
+    """Finite operands, and a result beyond the type."""
+    if seen.event.kind != "born" or not seen.event.shows_inf:
+        return None
+    one, size = _biggest(seen)
+    if one is None or size < 1 or not math.isfinite(seen.limit):
+        return None
+    name = seen.event.op.rpartition(".")[2].strip("_")
+    sizes = ", ".join(
+        f"`{each.name}` up to {number(max(abs(each.low or 0), abs(each.high or 0)))}"
+        for each in seen.tensors()[:2]
+    )
+    if seen.event.phase == "optimizer":
+        return Cause(
+            f"The update is larger than {seen.type_name} can hold ({sizes}).",
+            "lower the learning rate, or clip: torch.nn.utils.clip_grad_norm_(params, 1.0)",
+        )
+    mend = "scale the inputs or the weights down, normalise before it, or lower the learning rate"
+    if seen.is_narrow:
+        mend = "use bfloat16 or compute this in float32, or scale its inputs down"
+    elif seen.event.node is not None:
+        mend = "clip or scale what flows back: lower the loss scale, or the learning rate"
+    return Cause(
+        f"The result of `{name}` overflows {seen.type_name}, which ends at {number(seen.limit)}: "
+        f"its operands are finite ({sizes}).",
+        mend,
+    )
+
+
+_NORMS = (normalised_without_spread,)
+_LOG = (log_of_zero,)
+_SPREAD = (mean_of_nothing, too_few_for_spread)
+_EXP = (exp_overflow,)
+
+RULES: dict[str, tuple[Rule, ...]] = {
+    "div": (optimizer_epsilon, divided_by_zero, divided_by_scalar_zero),
+    "true_divide": (divided_by_zero, divided_by_scalar_zero),
+    "remainder": (divided_by_zero, divided_by_scalar_zero),
+    "fmod": (divided_by_zero, divided_by_scalar_zero),
+    "addcdiv": (optimizer_epsilon,),
+    "sqrt": (root_of_negative,),
+    "rsqrt": (root_of_negative, one_over_zero),
+    "reciprocal": (one_over_zero,),
+    "log": _LOG,
+    "log2": _LOG,
+    "log10": _LOG,
+    "log1p": _LOG,
+    "exp": _EXP,
+    "expm1": _EXP,
+    "exp2": _EXP,
+    "cosh": _EXP,
+    "sinh": _EXP,
+    "pow": (pow_at_zero,),
+    "acos": (outside_of(-1, 1, _CLAMP),),
+    "asin": (outside_of(-1, 1, _CLAMP),),
+    "atanh": (outside_of(-1, 1, _CLAMP),),
+    "erfinv": (outside_of(-1, 1, _CLAMP),),
+    "acosh": (outside_of(1, math.inf, "{x}.clamp(min=1 + 1e-6)"),),
+    "logit": (outside_of(0, 1, "torch.logit({x}, eps=1e-6)"),),
+    "softmax": (softmax_of_masked_row,),
+    "log_softmax": (softmax_of_masked_row,),
+    "logsumexp": (softmax_of_masked_row,),
+    "mul": (zero_times_inf,),
+    "mm": (zero_times_inf,),
+    "bmm": (zero_times_inf,),
+    "addmm": (zero_times_inf,),
+    "baddbmm": (zero_times_inf,),
+    "add": (inf_minus_inf,),
+    "sub": (inf_minus_inf,),
+    "sum": (inf_minus_inf,),
+    "mean": (mean_of_nothing, inf_minus_inf),
+    "nanmean": (mean_of_nothing,),
+    "median": (mean_of_nothing,),
+    "std": _SPREAD,
+    "var": _SPREAD,
+    "std_mean": _SPREAD,
+    "var_mean": _SPREAD,
+    "nll_loss_forward": (all_labels_ignored, no_weight, label_masked),
+    "nll_loss2d_forward": (all_labels_ignored, no_weight, label_masked),
+    "ctc_loss": (impossible_alignment,),
+    "native_layer_norm": _NORMS,
+    "native_group_norm": _NORMS,
+    "native_batch_norm": _NORMS,
+    "to_copy": (cast_overflow,),
+    "copy": (cast_overflow,),
+}
+ANY: tuple[Rule, ...] = (cast_overflow, overflow)

@@ -1,0 +1,180 @@
+"""Tells when a training step runs backward, is about to write, has written, or was skipped.
+
+It needs nothing of the user's loop: optimizers have hooks for all of them, and the few functions
+that start a backward pass are wrapped while the watch is on.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from typing import Any, Protocol
+
+import torch
+from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
+
+from nbinspect.numerics.check import tensors_in
+
+
+class Listener(Protocol):
+    """What is told of a step."""
+
+    def before_backward(self, roots: list[torch.Tensor]) -> None:
+        """A backward pass is about to start from these."""
+
+    def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """It has ended; `results` are gradients that were returned and not accumulated."""
+
+    def before_write(self, optimizer: Optimizer) -> None:
+        """An optimizer is about to write its parameters."""
+
+    def after_write(self, optimizer: Optimizer) -> None:
+        """It has written them."""
+
+    def in_closure(self, inside: bool) -> None:
+        """An optimizer calls the user's closure, or that has returned."""
+
+    def skipped(self, optimizer: Optimizer) -> None:
+        """A GradScaler found a gradient that is not finite and did not call the optimizer."""
+
+
+class Steps:
+    """Installs what tells the listener, and takes it out.
+
+    Attributes:
+        scaled: whether a GradScaler has scaled a loss since the last step: until it has had its
+            say, a gradient that overflowed is its business.
+        optimizers: those that were met.
+
+    Source: ``register_optimizer_step_pre_hook`` and ``_post_hook``; ``torch.autograd.backward``,
+    ``torch.autograd.grad``, ``GradScaler.scale`` and ``.step``, wrapped meanwhile.
+    """
+
+    def __init__(self, listener: Listener) -> None:
+        self.scaled = False
+        self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self._listener = listener
+        self._undo = ExitStack()
+        self._wrote = False
+        self._depth = 0
+
+    def install(self) -> None:
+        """Start telling."""
+        with ExitStack() as undo:
+            undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
+            undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
+            wrap = functools.partial(_wrap, undo)
+            wrap(torch.autograd, "backward", self._backward)
+            wrap(torch.autograd, "grad", self._grad)
+            wrap(torch.amp.GradScaler, "scale", self._scale)
+            wrap(torch.amp.GradScaler, "step", self._scaler_step)
+            self._undo = undo.pop_all()
+
+    def remove(self) -> None:
+        """Stop telling."""
+        self._undo.close()
+
+    # Backward passes. A pass within a pass (checkpointing, double backward) is part of the outer.
+
+    def _backward(self, original: Any, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return self._run(original, args, kwargs, kwargs.get("tensors", args[0] if args else ()))
+
+    def _grad(self, original: Any, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return self._run(original, args, kwargs, kwargs.get("outputs", args[0] if args else ()))
+
+    def _run(self, original: Any, args: Any, kwargs: Any, roots: Any) -> Any:
+        __tracebackhide__ = True
+        if self._depth:
+            return original(*args, **kwargs)
+        found = list(tensors_in(list(roots) if not torch.is_tensor(roots) else roots))
+        self._listener.before_backward(found)
+        self._depth += 1
+        try:
+            results = original(*args, **kwargs)
+        finally:
+            self._depth -= 1
+        self._listener.after_backward(found, list(tensors_in(results)))
+        return results
+
+    # Optimizers.
+
+    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        self._wrote = True
+        self.optimizers.add(optimizer)
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if closure is not None:
+            self._listener.in_closure(False)  # until it is called, all is as if it had returned
+            return self._with_closure(args, kwargs, closure)
+        self._listener.before_write(optimizer)
+        return None
+
+    def _with_closure(self, args: Any, kwargs: Any, closure: Callable[[], Any]) -> Any:
+        """Wrap the closure: what runs inside is forward and backward, not the optimizer."""
+
+        @functools.wraps(closure)
+        def told() -> Any:
+            __tracebackhide__ = True
+            self._listener.in_closure(True)
+            try:
+                return closure()
+            finally:
+                self._listener.in_closure(False)
+
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": told}
+        return (args[0], told, *args[2:]), kwargs
+
+    def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
+        __tracebackhide__ = True
+        self.scaled = False
+        self._listener.after_write(optimizer)
+
+    # GradScaler.
+
+    def _scale(self, original: Any, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        self.scaled = bool(args[0].is_enabled())
+        return original(*args, **kwargs)
+
+    def _scaler_step(self, original: Any, args: Any, kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        self._wrote = False
+        result = original(*args, **kwargs)
+        optimizer = kwargs.get("optimizer", args[1] if len(args) > 1 else None)
+        if not self._wrote and optimizer is not None:
+            self.scaled = False
+            self.optimizers.add(optimizer)
+            self._listener.skipped(optimizer)
+        return result
+
+
+def _wrap(undo: ExitStack, owner: Any, name: str, around: Callable[[Any, Any, Any], Any]) -> None:
+    """Put `around` in the place of a function, until `undo`."""
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return around(original, args, kwargs)
+
+    def put_back() -> None:
+        if vars(owner).get(name) is wrapped:  # else somebody wrapped it in turn
+            setattr(owner, name, original)
+
+    setattr(owner, name, wrapped)
+    undo.callback(put_back)
+
+
+def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """Yield what an optimizer trains."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
