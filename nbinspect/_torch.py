@@ -344,6 +344,17 @@ def has_compiled() -> bool:
     return bool(counters.get("stats", {}).get("unique_graphs"))
 
 
+@contextmanager
+def running_eagerly() -> Iterator[None]:
+    """Let compiled functions run eagerly meanwhile; does not import the compiler."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    if stance is None or "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with stance("force_eager"):
+        yield
+
+
 def is_profiling() -> bool:
     """Say whether a profiler is running: a second one would take its events away."""
     running = getattr(torch.autograd, "_profiler_enabled", None)

@@ -14,7 +14,7 @@ from nbinspect.tensors import is_tensor, is_wrapper
 # A sum overflows on healthy values in these, so the filter adds them up in float32.
 WIDE = frozenset({torch.float32, torch.float64})
 _NARROW = frozenset({torch.float16, torch.bfloat16})
-_PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 _FLOAT8 = frozenset(
     getattr(torch, name)
     for name in dir(torch)
@@ -30,7 +30,7 @@ def can_be_bad(tensor: torch.Tensor) -> bool:
     dtype = tensor.dtype
     if not (dtype.is_floating_point or dtype.is_complex) or tensor.is_meta:
         return False
-    if type(tensor) in _PLAIN:
+    if type(tensor) in PLAIN:
         return True
     return not (tensor.is_quantized or _torch.is_fake(tensor))
 
@@ -43,7 +43,7 @@ def is_bad(tensor: torch.Tensor) -> bool:
     Cost: one pass and one synchronisation; another where the sum is not finite. Copies nothing
     of a strided tensor while all is well.
     """
-    if tensor.dtype in WIDE and tensor.layout is torch.strided and type(tensor) in _PLAIN:
+    if tensor.dtype in WIDE and tensor.layout is torch.strided and type(tensor) in PLAIN:
         if not tensor.is_meta and not tensor.is_nested:
             return not math.isfinite(tensor.sum().item()) and any(_extremes(tensor))
     try:

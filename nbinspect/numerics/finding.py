@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import weakref
 from collections import deque
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from nbinspect import _torch, notebook
 from nbinspect.numerics.causes import explain
@@ -18,13 +21,32 @@ from nbinspect.numerics.flow import Event, Flow, is_mask
 from nbinspect.numerics.naming import Names
 from nbinspect.numerics.operands import first_bad
 from nbinspect.numerics.records import REACHES, Link, NanFinding, NanReport, Reached
-from nbinspect.ops import Site
+from nbinspect.numerics.replay import Outcome
+from nbinspect.ops import Site, user_site
 from nbinspect.records import SourceLine
 from nbinspect.tensors import describe
 
 _MOST_LOSSES = 200
 _MOST_ABSORBED = 50
 _MOST_NAMES = 64
+
+
+class Bad(NamedTuple):
+    """A tensor with bad values, at a place that matters.
+
+    Attributes:
+        place: loss, grad, parameter or buffer.
+        tensor: the tensor itself.
+        key: id of the tensor or, of a gradient, of the leaf.
+        name: the user's name of it.
+        n_of: how many tensors of that place were looked at.
+    """
+
+    place: str
+    tensor: torch.Tensor
+    key: int
+    name: str
+    n_of: int
 
 
 @dataclass(eq=False, slots=True)
@@ -47,6 +69,7 @@ class Findings:
         n_steps: optimizer steps taken.
         n_backwards: backward passes run.
         skipped_steps: steps that a GradScaler skipped.
+        last_skipped: whether the last step was one of them.
         losses: (step, value) of the last backward passes.
         notes: what the reader must know.
     """
@@ -55,14 +78,15 @@ class Findings:
         self.n_steps = 0
         self.n_backwards = 0
         self.skipped_steps = 0
+        self.last_skipped = False
         self.losses: deque[tuple[int, float]] = deque(maxlen=_MOST_LOSSES)
         self.notes: dict[str, None] = {}
         self._flow = flow
         self._cases: dict[tuple[Any, ...], _Case] = {}
         self._fresh: list[_Case] = []
         self._of_loss: _Case | None = None  # the case of the loss whose backward ran last
-        self._excused: set[tuple[Any, ...]] = set()
-        self._buffers: list[tuple[weakref.ref[nn.Module], str]] | None = None
+        self._merged: set[tuple[Any, ...]] = set()  # parts of a case
+        self._buffers: dict[tuple[int, str], tuple[weakref.ref[nn.Module], str]] = {}
 
     def __len__(self) -> int:
         return len(self._cases)
@@ -71,6 +95,11 @@ class Findings:
     def in_this_step(self) -> bool:
         """Whether something was found in the running step."""
         return any(case.step == self.n_steps for case in self._cases.values())
+
+    @property
+    def explained(self) -> bool:
+        """Whether what is found now must follow from what was found before."""
+        return self.in_this_step or any("parameter" in case.names for case in self._cases.values())
 
     def next_step(self) -> None:
         """Count a step that has ended."""
@@ -83,6 +112,7 @@ class Findings:
         Cost: one synchronisation.
         """
         self.n_backwards += 1
+        self.last_skipped = False
         self._of_loss = None
         for root in roots[:1]:
             plain = _torch.unwrapped(root)
@@ -91,46 +121,108 @@ class Findings:
 
     # Where bad values are.
 
-    def look(self, place: str, tensors: list[torch.Tensor], *, grads: bool = False) -> None:
-        """Look at the tensors of one place, or at their gradients, and note the bad ones."""
+    def bad(self, place: str, tensors: list[torch.Tensor], *, grads: bool = False) -> list[Bad]:
+        """Give the bad ones among the tensors of one place, or among their gradients."""
         pairs = [(one.grad, one) for one in tensors] if grads else [(one, one) for one in tensors]
         owners = {id(value): owner for value, owner in pairs if value is not None}
-        bad = bad_ones(value for value, _ in pairs if value is not None)
-        if not bad:
-            return
+        found = bad_ones(value for value, _ in pairs if value is not None)
+        if not found:
+            return []
         names = Names()
-        try:
-            for one in bad:
-                owner = owners[id(one)]
-                name = names.gradient(owner) if grads else names(owner)
-                self._found(place, one, name or _plain_name(place, one), len(owners))
-        finally:
-            names.close()
+        names.close()
+        made = []
+        for one in found:
+            owner = owners[id(one)]
+            name = names.gradient(owner) if grads else names(owner) or _plain_name(place, one)
+            made.append(Bad(place, one, id(owner), name, len(owners)))
+        return made
 
-    def look_at_buffers(self) -> None:
+    def bad_buffers(self) -> list[Bad]:
         """Look at the buffers of the modules that the user has names for."""
-        if self._buffers is None:
-            self._buffers = list(_buffers_in_sight())
+        found = self.buffers()
+        meant = {id(one) for one in bad_ones(found) if not flags(one)[0] and is_mask(one)}
+        return self.bad("buffer", [one for one in found if id(one) not in meant])
+
+    def buffers(self) -> list[torch.Tensor]:
+        """Give the buffers of the modules that the user has names for."""
+        if not self._buffers:
+            self.learn_buffers()
         found = []
-        for ref, name in self._buffers:
+        for ref, name in self._buffers.values():
             module = ref()
             value = None if module is None else module._buffers.get(name)  # noqa: SLF001 - no property is run
             if value is not None:
                 found.append(value)
-        meant = {id(one) for one in bad_ones(found) if not flags(one)[0] and is_mask(one)}
-        self.look("buffer", [one for one in found if id(one) not in meant])
+        return found
 
-    def forget_buffers(self) -> None:
-        """Look for modules anew the next time."""
-        self._buffers = None
+    def learn_buffers(self) -> None:
+        """Look for modules that have names now."""
+        for ref, name in _buffers_in_sight():
+            self._buffers[id(ref()), name] = ref, name
 
-    def _found(self, place: str, tensor: torch.Tensor, name: str, n_of: int) -> None:
-        event = self._flow.event_of(tensor) or self._unseen(place, tensor, name)
-        case = self._case_of(place, event, name)
+    def look_at_size(self, leaves: list[torch.Tensor], most: float) -> None:
+        """Note gradients whose norm is above `most`; the values themselves may be finite."""
+        gradients = [one.grad for one in leaves if one.grad is not None and can_be_bad(one.grad)]
+        norms = [float(torch.linalg.vector_norm(one.float())) for one in gradients]
+        norm = math.sqrt(sum(one * one for one in norms))
+        if not norm > most or not math.isfinite(norm):
+            return
+        event = self._flow.unseen(gradients[norms.index(max(norms))], "limit", "backward", "")
+        event.leaf = f"{norm:.4g} > {most:g}"
+        self._case_of("grad", event, "gradients")
+
+    def skipped(self, parameters: list[torch.Tensor]) -> list[Bad]:
+        """Note a step that a GradScaler skipped: what overflowed in it is the scaler's business.
+
+        What its scale cannot have caused is given all the same: values that were bad before the
+        backward pass, and a backward whose operands show another cause.
+        """
+        self.skipped_steps += 1
+        self.last_skipped = True
+        found = []
+        for one in self.bad("grad", parameters, grads=True):
+            event = self._flow.event_of(one.tensor)
+            if event is None:
+                continue
+            if event.origin.phase == "backward" and not explain(event.origin, ()).certain:
+                event.origin.absorber = "GradScaler"
+            else:
+                found.append(one)
+        return found
+
+    # Cases.
+
+    def take(self, found: list[Bad], outcome: Outcome | None, optimizer: Optimizer | None) -> None:
+        """Make cases of what was found.
+
+        Args:
+            found: the bad tensors.
+            outcome: what running the step again told.
+            optimizer: the optimizer that has just written, if it is its parameters.
+        """
+        if outcome is not None and outcome.flow is not None:
+            self._flow.origins += outcome.flow.origins
+            self._flow.counts.update(outcome.flow.counts)
+        for one in found:
+            event = self._flow.event_of(one.tensor)
+            if event is None and outcome is not None:
+                event = outcome.event_for(one.place, one.key)
+            if event is None and one.place != "buffer":
+                event = self._known_in_step()
+            self._found(one, event or self._unseen(one, optimizer))
+
+    def _known_in_step(self) -> Event | None:
+        """Without a stream, what turns up later in a step is laid to what was found before."""
+        if self._flow.n_ops or not self.explained:
+            return None
+        return list(self._cases.values())[-1].last
+
+    def _found(self, bad: Bad, event: Event) -> None:
+        case = self._case_of(bad.place, event, bad.name)
         if case.step == self._flow.step:
-            case.names.setdefault(place, {}).setdefault(id(tensor), name)
-            case.n_of[place] = max(n_of, case.n_of.get(place, 0))
-        if place == "loss":
+            case.names.setdefault(bad.place, {}).setdefault(id(bad.tensor), bad.name)
+            case.n_of[bad.place] = max(bad.n_of, case.n_of.get(bad.place, 0))
+        if bad.place == "loss":
             self._of_loss = case
 
     def _case_of(self, place: str, event: Event, name: str) -> _Case:
@@ -139,7 +231,7 @@ class Findings:
         Where the loss is bad already, what its own backward makes anew is part of that.
         """
         if place == "grad" and event.origin.phase == "backward" and self._of_loss is not None:
-            self._excused.add(event.origin.key)
+            self._merged.add(event.origin.key)
             return self._of_loss
         case = self._cases.get(event.origin.key)
         if case is None:
@@ -148,45 +240,37 @@ class Findings:
             self._fresh.append(case)
         return case
 
-    def _unseen(self, place: str, tensor: torch.Tensor, name: str) -> Event:
+    def _unseen(self, bad: Bad, optimizer: Optimizer | None) -> Event:
         """Stand in for what no operation was seen to make."""
-        is_leaf = place in {"parameter", "buffer"}
-        phase = "leaf" if is_leaf else "backward" if place == "grad" else "forward"
-        event = self._flow.unseen(tensor, "leaf" if is_leaf else "unknown", phase, name)
-        event.at, event.n_bad = first_bad(tensor)
+        is_leaf = bad.place in {"parameter", "buffer"} and optimizer is None
+        phase = "leaf" if is_leaf else "backward" if bad.place == "grad" else "forward"
+        if optimizer is not None:
+            phase = "optimizer"
+        event = self._flow.unseen(bad.tensor, "leaf" if is_leaf else "unknown", phase, bad.name)
+        event.where = None if is_leaf else user_site(sys._getframe())
+        event.at, event.n_bad = first_bad(bad.tensor)
         return event
-
-    def skipped(self, parameters: list[torch.Tensor]) -> None:
-        """Note a step that a GradScaler skipped: what overflowed in it is the scaler's business.
-
-        What its scale cannot have caused is a finding all the same: values that were bad before
-        the backward pass, and a backward whose operands show another cause.
-        """
-        self.skipped_steps += 1
-        for one in bad_ones(p.grad for p in parameters if p.grad is not None):
-            event = self._flow.event_of(one)
-            if event is None:
-                continue
-            origin = event.origin
-            if origin.phase == "backward" and not explain(origin, ()).certain:
-                self._excused.add(origin.key)
-            else:
-                self.look("grad", [p for p in parameters if p.grad is one], grads=True)
 
     def fresh(self) -> list[NanFinding]:
         """Give the findings that are new since the last time."""
         cases, self._fresh = self._fresh, []
         return [self._finding(case) for case in cases]
 
-    def mark_written(self, names: Iterable[str]) -> None:
-        """Note for the fresh findings which parameters the optimizer has already written."""
-        for case in self._fresh:
-            if case.origin.phase == "optimizer":
-                case.written = tuple(names)
+    def mark_written(self, parameters: Iterable[torch.Tensor]) -> None:
+        """Note for faults of the optimizer itself which parameters it has already written."""
+        cases = [case for case in self._fresh if case.origin.phase == "optimizer"]
+        if cases:
+            names = Names()
+            names.close()
+            written = tuple(names(one) or describe(one) for one in parameters)
+            for case in cases:
+                case.written = written
 
     # Records.
 
-    def report(self, *, mode: str, stopped: bool, error: str) -> NanReport:
+    def report(
+        self, *, mode: str, stopped: bool, error: str, outcome: Outcome | None
+    ) -> NanReport:
         """Give what was seen, as plain values."""
         found = sorted(self._cases.values(), key=lambda case: case.origin.index)
         findings = tuple(self._finding(case) for case in found)
@@ -194,11 +278,13 @@ class Findings:
             findings=findings,
             absorbed=tuple(self._absorbed()),
             mode=mode,
-            n_ops=self._flow.n_ops,
+            n_ops=self._flow.n_ops + (outcome.n_ops if outcome else 0),
             n_steps=self.n_steps,
             n_backwards=self.n_backwards,
             step=findings[0].step if findings else self.n_steps,
             stopped=stopped,
+            replayed=outcome is not None and outcome.ran,
+            replay=_replay_says(outcome),
             skipped_steps=self.skipped_steps,
             losses=tuple(self.losses),
             error=error,
@@ -209,7 +295,7 @@ class Findings:
         """Give what never reached, one of each kind, the alarming ones first."""
         rest: dict[tuple[Any, ...], Event] = {}
         for event in self._flow.origins:
-            if event.key not in self._cases:
+            if event.key not in self._cases and event.key not in self._merged:
                 rest.setdefault(event.key, event)
         listed = sorted(rest.values(), key=lambda event: (not is_alarming(event), event.index))
         for event in listed[:_MOST_ABSORBED]:
@@ -258,6 +344,16 @@ class Findings:
             alarming=not names and is_alarming(event),
             written=written,
         )
+
+
+def _replay_says(outcome: Outcome | None) -> str:
+    if outcome is None:
+        return ""
+    if not outcome.ran or outcome.same is None:
+        return outcome.says
+    if outcome.same:
+        return f"{outcome.says} It gave the same loss, bit by bit."
+    return f"{outcome.says} Its loss was another one: the step depends on something that is not rewound."
 
 
 def shows(event: Event) -> str:

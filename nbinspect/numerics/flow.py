@@ -19,7 +19,7 @@ from typing import Any
 import torch
 
 from nbinspect import _torch, notebook
-from nbinspect.numerics.check import WIDE, can_be_bad, dense_parts, flags, is_bad, tensors_in
+from nbinspect.numerics.check import PLAIN, WIDE, can_be_bad, dense_parts, flags, is_bad, tensors_in
 from nbinspect.numerics.operands import Index, first_bad, operand, operands
 from nbinspect.numerics.plans import Plan, plan, written_values
 from nbinspect.numerics.records import Operand
@@ -145,7 +145,6 @@ class Flow:
         ran_module: whether the forward of a module has run.
         origins: events that are origins, in order, one a key and step.
         counts: how often each key was met.
-        leaves: the trainable leaves that were read, held weakly.
         modules: names of modules.
     """
 
@@ -157,10 +156,10 @@ class Flow:
         self.ran_module = False
         self.origins: list[Event] = []
         self.counts: dict[tuple[Any, ...], int] = {}
-        self.leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self.modules = ModuleNames()
         self.sites = ForwardSites()
         self._name_of = name_of
+        self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self._tainted: dict[int, _Tainted] = {}
         self._before: list[tuple[torch.Tensor, bool, bool]] = []
         self._open: set[int] = set()  # origins whose absorption is looked out for
@@ -179,7 +178,7 @@ class Flow:
         """Hold nothing any longer but what the report is made of."""
         self._tainted.clear()
         self._before.clear()
-        self.leaves.clear()
+        self._leaves.clear()
 
     # The stream calls these two.
 
@@ -234,9 +233,19 @@ class Flow:
         self.ran_module = self.ran_module or bool(module)
         self.sites.add(number, user_site(frame), module)
         for one in args:
-            if type(one) in {torch.nn.Parameter, torch.Tensor} and one.requires_grad and one.is_leaf:
-                if id(one) not in self.leaves:
-                    self.leaves[id(one)] = weakref.ref(one)
+            if type(one) in PLAIN and one.requires_grad and one.is_leaf:
+                self.know_leaf(one)
+
+    def know_leaf(self, leaf: torch.Tensor) -> None:
+        """Take a leaf whose gradient counts; holds it weakly."""
+        if id(leaf) not in self._leaves:
+            self._leaves[id(leaf)] = weakref.ref(leaf)
+
+    def known_leaves(self) -> list[torch.Tensor]:
+        """Give the trainable leaves that were read and are still there."""
+        found = {key: ref() for key, ref in list(self._leaves.items())}
+        self._leaves = {key: self._leaves[key] for key, one in found.items() if one is not None}
+        return [one for one in found.values() if one is not None]
 
     def _note_number(self, tensor: torch.Tensor, result: Any) -> None:
         if isinstance(result, float) and not math.isfinite(result):

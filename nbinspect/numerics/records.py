@@ -10,13 +10,6 @@ from nbinspect.records import Record, SourceLine
 REACHES = ("loss", "grad", "parameter", "buffer")
 
 
-class NonFiniteError(ArithmeticError):
-    """Raised in the user's cell where it would go on with a NaN or Inf that matters.
-
-    Its message is the finding in a sentence.
-    """
-
-
 @dataclass(frozen=True, slots=True)
 class Operand:
     """What an operation was given, or what it returned.

@@ -51,6 +51,7 @@ class Steps:
         scaled: whether a GradScaler has scaled a loss since the last step: until it has had its
             say, a gradient that overflowed is its business.
         optimizers: those that were met.
+        listener: who is told.
 
     Source: ``register_optimizer_step_pre_hook`` and ``_post_hook``; ``torch.autograd.backward``,
     ``torch.autograd.grad``, ``GradScaler.scale`` and ``.step``, wrapped meanwhile.
@@ -59,7 +60,7 @@ class Steps:
     def __init__(self, listener: Listener) -> None:
         self.scaled = False
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
-        self._listener = listener
+        self.listener = listener
         self._undo = ExitStack()
         self._wrote = False
         self._depth = 0
@@ -95,13 +96,13 @@ class Steps:
         if self._depth:
             return original(*args, **kwargs)
         found = list(tensors_in(list(roots) if not torch.is_tensor(roots) else roots))
-        self._listener.before_backward(found)
+        self.listener.before_backward(found)
         self._depth += 1
         try:
             results = original(*args, **kwargs)
         finally:
             self._depth -= 1
-        self._listener.after_backward(found, list(tensors_in(results)))
+        self.listener.after_backward(found, list(tensors_in(results)))
         return results
 
     # Optimizers.
@@ -112,9 +113,9 @@ class Steps:
         self.optimizers.add(optimizer)
         closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
         if closure is not None:
-            self._listener.in_closure(False)  # until it is called, all is as if it had returned
+            self.listener.in_closure(False)  # until it is called, all is as if it had returned
             return self._with_closure(args, kwargs, closure)
-        self._listener.before_write(optimizer)
+        self.listener.before_write(optimizer)
         return None
 
     def _with_closure(self, args: Any, kwargs: Any, closure: Callable[[], Any]) -> Any:
@@ -123,11 +124,11 @@ class Steps:
         @functools.wraps(closure)
         def told() -> Any:
             __tracebackhide__ = True
-            self._listener.in_closure(True)
+            self.listener.in_closure(True)
             try:
                 return closure()
             finally:
-                self._listener.in_closure(False)
+                self.listener.in_closure(False)
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": told}
@@ -136,7 +137,7 @@ class Steps:
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         __tracebackhide__ = True
         self.scaled = False
-        self._listener.after_write(optimizer)
+        self.listener.after_write(optimizer)
 
     # GradScaler.
 
@@ -153,7 +154,7 @@ class Steps:
         if not self._wrote and optimizer is not None:
             self.scaled = False
             self.optimizers.add(optimizer)
-            self._listener.skipped(optimizer)
+            self.listener.skipped(optimizer)
         return result
 
 

@@ -2,62 +2,114 @@
 
 from __future__ import annotations
 
+import sys
 from contextlib import ExitStack, suppress
-from types import TracebackType
-from typing import Any, Self
+from types import CodeType, FrameType, TracebackType
+from typing import Self
 
 import torch
 from torch.optim import Optimizer
 
 from nbinspect import _torch, notebook
-from nbinspect.numerics.check import bad_ones
-from nbinspect.numerics.finding import Findings
+from nbinspect.heapgraph.native import node_cap, walk
+from nbinspect.numerics.error import NonFiniteError
+from nbinspect.numerics.finding import Bad, Findings
 from nbinspect.numerics.flow import Flow
 from nbinspect.numerics.naming import Names
-from nbinspect.numerics.records import NanReport, NonFiniteError
-from nbinspect.numerics.steps import Steps, parameters
+from nbinspect.numerics.pinned import Pinned
+from nbinspect.numerics.records import NanReport
+from nbinspect.numerics.replay import Outcome, Replay, loss_bits, update_again
+from nbinspect.numerics.steps import Listener, Steps, parameters
 from nbinspect.ops import OpStream
-from nbinspect.tensors import looking
+from nbinspect.tensors import is_tensor, looking
+
+_BUFFERS_EVERY = 10  # steps of a light watch
 
 
 def nanwatch(
-    *, light: bool = False, stop: bool = True, max_findings: int = 5, every: int = 1
+    *,
+    light: bool = False,
+    stop: bool = True,
+    every: int = 1,
+    max_findings: int = 5,
+    grads: float | None = None,
+    replay: bool = False,
+    eager: bool = False,
 ) -> NanWatch:
     """Answer which operation made the first NaN or Inf that reaches what matters, and why.
 
+    What matters is the loss (what backward starts from), the gradients, the parameters and the
+    buffers. Anything else that is not finite, such as an attention mask's -Inf, is no finding.
+
     Args:
-        light: look at loss and gradients once a step only, and find the operation by running the
-            step again.
-        stop: raise `NonFiniteError` at a finding, before the optimizer writes.
+        light: look at the loss and the gradients once a step, before they are written, and find
+            the operation by running that step again from the state it started from.
+        stop: raise `NonFiniteError` in the watched code at a finding, before the optimizer writes;
+            for a fault that is born inside the optimizer, right after.
+        every: look at one step of so many; only with `light`.
         max_findings: after so many nothing more is looked at.
-        every: in light mode, look at one step of so many.
+        grads: a gradient norm above this is a finding too.
+        replay: with `light`, run the step again also where that repeats the user's side effects.
+        eager: run compiled functions eagerly, so that their operations are seen.
 
     Returns:
         A context manager whose `report` is a `NanReport` once it has ended.
 
     Raises:
-        ValueError: a number is below 1.
+        ValueError: a number is below 1, or an option needs `light`.
         NonFiniteError: raised in the watched code, if `stop`.
+
+    Cost: exact mode looks at every result: 1.1 to 1.3 times a training step (1.6 for one of 4 ms),
+    below what ``detect_anomaly`` takes. Light: within a few percent, and one synchronisation for
+    the loss, one for the gradients, one for the parameters a step. Results are bit-identical. On an
+    accelerator exact mode synchronises at every operation.
+    Blind to: operations in other threads, in NumPy and inside compiled functions unless `eager`
+    (what they make is found, but not where); kernels' insides. A faulty value that is finite.
+    In light mode the operation is unknown where the step cannot be run again, which the report
+    says. Hidden states, random generators of the user's own and environments are not rewound.
+    Source: a dispatch mode, ``register_optimizer_step_pre_hook``, ``torch.autograd.backward``.
     """
-    if max_findings < 1 or every < 1:
-        raise ValueError("max_findings and every must be at least 1")
-    return NanWatch(light=light, stop=stop, max_findings=max_findings, every=every)
+    if max_findings < 1 or every < 1 or (grads is not None and not grads > 0):
+        raise ValueError("max_findings and every must be at least 1, and grads above 0")
+    if not light and (every > 1 or replay):
+        raise ValueError("every and replay belong to light=True")
+    return NanWatch(
+        light=light, stop=stop, every=every, max_findings=max_findings, grads=grads, replay=replay,
+        eager=eager,
+    )  # fmt: skip
 
 
 class NanWatch:
     """The context manager that `nanwatch` gives; enter it once."""
 
-    def __init__(self, *, light: bool, stop: bool, max_findings: int, every: int) -> None:
+    def __init__(
+        self,
+        *,
+        light: bool,
+        stop: bool,
+        every: int,
+        max_findings: int,
+        grads: float | None,
+        replay: bool,
+        eager: bool,
+    ) -> None:
         self._report: NanReport | None = None
-        self._light, self._stop = light, stop
-        self._max_findings, self._every = max_findings, every
+        self._light, self._stop, self._every = light, stop, every
+        self._max_findings, self._most_grads = max_findings, grads
+        self._force_replay = replay
         self._flow = Flow(_name_now)
-        self._stream = OpStream(self._flow, before=self._flow.before)
-        self._steps = Steps(self)
+        self._stream = OpStream(self._flow, before=self._flow.before, eager=eager)
         self._findings = Findings(self._flow)
+        self._steps = Steps(self)
         self._undo = ExitStack()
-        self._stopped = False
-        self._on = False
+        self._on = self._stopped = self._in_closure = False
+        self._eager = eager
+        # For light mode: where the step began.
+        self._pinned: Pinned | None = None
+        self._base: tuple[CodeType | None, int, int] = (None, 0, 0)
+        self._loss: bytes | None = None
+        self._backwards_of_step = 0
+        self._outcome: Outcome | None = None
 
     @property
     def report(self) -> NanReport:
@@ -71,6 +123,9 @@ class NanWatch:
         return self._report
 
     def __enter__(self) -> Self:
+        frame = notebook.user_frame(sys._getframe(1))
+        self._base = (frame.f_code, frame.f_lineno, 0) if frame is not None else (None, 0, 0)
+        del frame
         with ExitStack() as undo:
             self._steps.install()
             undo.callback(self._steps.remove)
@@ -79,6 +134,7 @@ class NanWatch:
                 undo.callback(self._stream.__exit__)
             self._undo = undo.pop_all()
         self._on = True
+        self._pin()
         return self
 
     def __exit__(
@@ -88,16 +144,29 @@ class NanWatch:
         traceback: TracebackType | None,
     ) -> None:
         self._undo.close()
-        ended_well = error is None
-        if self._on and (ended_well or not self._stopped):
-            with suppress(Exception) if error else ExitStack():
-                self._audit_end()
-        self._report = self._findings.report(
+        try:
+            if self._on:
+                with suppress(Exception) if error is not None else ExitStack():
+                    self._audit()
+        finally:
+            self._pinned = None
+            self._report = self._made(kind.__name__ if kind else "")
+            self._flow.close()
+        if error is None:
+            self._settle()
+        elif isinstance(error, NonFiniteError):
+            error.end_in_users_line()
+
+    def _made(self, error: str) -> NanReport:
+        outcome = self._outcome
+        if not self._eager and _torch.has_compiled():
+            self._findings.notes[_COMPILED] = None
+        return self._findings.report(
             mode="light" if self._light else "exact",
             stopped=self._stopped,
-            error=kind.__name__ if kind else "",
+            error=error,
+            outcome=outcome,
         )
-        self._flow.close()
 
     # Called by `Steps`.
 
@@ -106,25 +175,34 @@ class NanWatch:
         if self._on:
             with looking():
                 self._findings.note_loss(roots)
+                if self._light:
+                    self._loss = loss_bits(roots)
+                    self._learn(roots)
 
     def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Look at the loss and, unless a GradScaler has yet to, at the gradients."""
         __tracebackhide__ = True
-        if not self._on:
+        self._backwards_of_step += 1
+        if not self._looks_now():
             return
+        found: list[Bad] = []
         with looking():
-            self._findings.look("loss", [_torch.unwrapped(one) for one in roots])
+            found += self._findings.bad("loss", [_torch.unwrapped(one) for one in roots])
             if not self._steps.scaled:
-                self._look_at_gradients(self._leaves())
-                self._findings.look("grad", [_torch.unwrapped(one) for one in results])
+                found += self._bad_gradients(self._leaves())
+                found += self._findings.bad("grad", [_torch.unwrapped(one) for one in results])
+        self._take(found, "backward")
         self._settle()
+        if self._backwards_of_step > 1:  # gradients are being added up: each turn starts anew
+            self._pin()
 
     def before_write(self, optimizer: Optimizer) -> None:
         """Look at the gradients as they are now, clipped or unscaled."""
         __tracebackhide__ = True
-        if self._on:
+        if self._looks_now():
             with looking():
-                self._look_at_gradients(list(parameters(optimizer)))
+                found = self._bad_gradients(list(parameters(optimizer)))
+            self._take(found, "write")
             self._settle()
         self._flow.in_optimizer = True
         self._flow.trusts_optimizer = self._on and not self._findings.in_this_step
@@ -132,38 +210,100 @@ class NanWatch:
     def after_write(self, optimizer: Optimizer) -> None:
         """Look at what was written."""
         __tracebackhide__ = True
-        self._flow.in_optimizer = False
-        if self._on:
+        self._flow.in_optimizer = self._in_closure = False
+        if self._looks_now():
             with looking():
-                self._findings.look("parameter", list(parameters(optimizer)))
-                self._findings.look_at_buffers()
-            self._settle(written=True)
-        self._findings.next_step()
+                found = self._findings.bad("parameter", list(parameters(optimizer)))
+                if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
+                    found += self._findings.bad_buffers()
+            self._take(found, "", optimizer)
+            if found:
+                self._findings.mark_written(parameters(optimizer))
+            self._settle()
+        self._next_step()
 
     def in_closure(self, inside: bool) -> None:
         """Tell the user's closure from the optimizer around it."""
         self._flow.in_optimizer = not inside
+        self._in_closure = inside
 
     def skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler saw to it: nothing is written, and an overflow is no finding."""
         __tracebackhide__ = True
         if self._on:
             with looking():
-                self._findings.skipped(list(parameters(optimizer)))
+                found = self._findings.skipped(list(parameters(optimizer)))
+            self._take(found, "")
             self._settle()
-        self._findings.next_step()
+        self._next_step()
 
-    def _look_at_gradients(self, leaves: list[torch.Tensor]) -> None:
-        self._findings.look("grad", leaves, grads=True)
+    # What is done then.
 
-    def _settle(self, *, written: bool = False) -> None:
+    def _looks_now(self) -> bool:
+        return self._on and self._findings.n_steps % self._every == 0
+
+    def _bad_gradients(self, leaves: list[torch.Tensor]) -> list[Bad]:
+        if self._most_grads is not None:
+            self._findings.look_at_size(leaves, self._most_grads)
+        return self._findings.bad("grad", leaves, grads=True)
+
+    def _take(self, found: list[Bad], until: str, optimizer: Optimizer | None = None) -> None:
+        """Make cases of what was found, after running the step again if that may tell more."""
+        if not found:
+            return
+        outcome = None
+        if self._light and not self._findings.explained:
+            outcome = self._ran_again(found, until, optimizer)
+        with looking():
+            self._findings.take(found, outcome, optimizer)
+
+    def _ran_again(self, found: list[Bad], until: str, optimizer: Optimizer | None) -> Outcome:
+        """Run the step again, under a stream of its own."""
+        outcome = Outcome()
+        if optimizer is not None and found[0].place == "parameter":
+            outcome = update_again(optimizer, found[0].tensor, self._new_flow(), self._listen)
+        elif not until:
+            outcome.says = _WRITTEN
+        elif self._in_closure:
+            outcome.says = "The step was not run again: an optimizer's closure runs several times."
+        elif self._pinned is None:
+            outcome.says = "The step was not run again: its start was not kept."
+        else:
+            outcome = self._replay(until)
+        self._outcome = outcome
+        return outcome
+
+    def _replay(self, until: str) -> Outcome:
+        replay = Replay(self._new_flow(), self._leaves(), until)
+        base, base_line, since = self._base
+        frames = _user_frames(base)
+        assert self._pinned is not None  # its caller has looked
+        try:
+            outcome = replay.run(
+                frames, base, base_line, since, self._pinned,
+                force=self._force_replay, enter=self._listen,
+            )  # fmt: skip
+        finally:
+            frames.clear()
+        if outcome.ran and self._loss is not None and replay.loss is not None:
+            outcome.same = self._loss == replay.loss
+        return outcome
+
+    def _new_flow(self) -> Flow:
+        flow = Flow(_name_now)
+        flow.step = self._flow.step
+        return flow
+
+    def _listen(self, listener: Listener | None) -> None:
+        self._steps.listener = listener or self
+
+    def _settle(self) -> None:
         """Stop the cell at a finding, if that is wanted."""
         __tracebackhide__ = True
         found = self._findings.fresh()
-        if len(self._findings) >= self._max_findings:
+        if len(self._findings) >= self._max_findings or (found and self._stop):
             self._pause()
         if found and self._stop:
-            self._pause()
             self._stopped = True
             raise NonFiniteError(found[0].sentence)
 
@@ -172,26 +312,76 @@ class NanWatch:
         self._on = False
         if not self._light:
             self._stream.__exit__()
-            self._light = self._light
 
-    def _audit_end(self) -> None:
+    def _next_step(self) -> None:
+        self._findings.next_step()
+        self._backwards_of_step = 0
+        if self._on:
+            self._pin()
+
+    def _pin(self) -> None:
+        """Keep what the next step starts from."""
+        if not self._light:
+            return
+        code, line, _ = self._base
+        frame: FrameType | None = notebook.user_frame(sys._getframe(1))
+        while frame is not None and frame.f_code is not code:
+            frame = notebook.user_frame(frame.f_back)
+        since = frame.f_lineno if frame is not None and frame.f_lineno > line else 0
+        self._base = (code, line, since)
+        with looking():
+            self._pinned = Pinned(self._findings.buffers())
+
+    def _audit(self) -> None:
         """Look at all that is there when the cell has ended."""
         with looking():
-            self._findings.forget_buffers()
-            self._findings.look_at_buffers()
-            if not self._steps.scaled:
-                self._look_at_gradients(self._leaves())
-            self._findings.look("parameter", self._leaves())
+            self._findings.learn_buffers()
+            found = self._findings.bad_buffers()
+            if not self._steps.scaled and not self._findings.last_skipped:
+                found += self._bad_gradients(self._leaves())
+            found += self._findings.bad("parameter", self._leaves())
+            outcome = Outcome(says=_AT_END) if self._light else None
+            if found and outcome is not None and self._outcome is None:
+                self._outcome = outcome
+            self._findings.take(found, outcome, None)
+
+    def _learn(self, roots: list[torch.Tensor]) -> None:
+        """Find the buffers in sight and, where no optimizer tells, what backward will reach."""
+        n = self._findings.n_backwards
+        if n & (n - 1):  # the first time, then ever more rarely
+            return
+        self._findings.learn_buffers()
+        if self._steps.optimizers:
+            return
+        nodes = [one.grad_fn for one in roots if one.grad_fn is not None]
+        for one in walk(nodes, min(node_cap(), 5000)).found.values():
+            if is_tensor(one) and one.is_leaf and one.requires_grad:
+                self._flow.know_leaf(one)
 
     def _leaves(self) -> list[torch.Tensor]:
         known = {id(one): one for each in self._steps.optimizers for one in parameters(each)}
-        for key, ref in list(self._flow.leaves.items()):
-            leaf = ref()
-            if leaf is not None:
-                known[key] = leaf
-            else:
-                del self._flow.leaves[key]
+        known.update((id(one), one) for one in self._flow.known_leaves())
         return list(known.values())
+
+
+_COMPILED = (
+    "Compiled functions ran as compiled: what was made inside them is found, but not where; "
+    "--light finds it by running the step eagerly, --eager runs all of them so."
+)
+_WRITTEN = "The step was not run again: the optimizer has written the parameters it started from."
+_AT_END = "The step was not run again: this was found after the last one."
+
+
+def _user_frames(base: CodeType | None) -> list[FrameType]:
+    """List the running functions of the user's, the innermost first, down to the base."""
+    found = []
+    frame: FrameType | None = notebook.user_frame(sys._getframe(1))
+    while frame is not None:
+        found.append(frame)
+        if frame.f_code is base:
+            break
+        frame = notebook.user_frame(frame.f_back)
+    return found
 
 
 def _name_now(tensor: torch.Tensor) -> str:
@@ -199,3 +389,5 @@ def _name_now(tensor: torch.Tensor) -> str:
     names = Names()
     names.close()
     return names(tensor)
+
+

@@ -1,0 +1,254 @@
+"""Runs a step again to find the operation that a check of its outcome cannot name."""
+
+from __future__ import annotations
+
+import copy
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+from torch.optim import Optimizer
+
+from nbinspect import _torch
+from nbinspect.numerics.check import bad_ones
+from nbinspect.numerics.flow import Event, Flow
+from nbinspect.numerics.pinned import Pinned, harmless, set_aside
+from nbinspect.numerics.turn import Refused, one_turn
+from nbinspect.ops import OpStream
+from nbinspect.tensors import looking
+
+
+class _Enough(BaseException):
+    """Ends the run where the first one was when something bad was found."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of running a step again.
+
+    Attributes:
+        events: the last event of what was bad, by (place, id of the tensor or of the leaf).
+        n_ops: operations seen.
+        ran: whether it was run.
+        same: whether it gave the same loss, bit by bit; None if there is no loss to compare.
+        says: a sentence for the report.
+        flow: what followed the operations.
+    """
+
+    events: dict[tuple[str, int], Event] = field(default_factory=dict)
+    n_ops: int = 0
+    ran: bool = False
+    same: bool | None = None
+    says: str = ""
+    flow: Flow | None = None
+
+    def event_for(self, place: str, key: int) -> Event | None:
+        """Give the event behind a bad tensor, else the earliest of its place, else of all."""
+        exact = self.events.get((place, key))
+        if exact is not None:
+            return exact
+        same_place = [event for (where, _), event in self.events.items() if where == place]
+        found = same_place or list(self.events.values())
+        return min(found, key=lambda event: event.origin.index, default=None)
+
+
+class Replay:
+    """Runs one step again, under an operation stream; a listener of `Steps` while it does.
+
+    Args:
+        flow: follows the operations.
+        leaves: what is trained.
+        until: ``backward`` to stop after so many backward passes, ``write`` to stop before the
+            optimizer writes.
+    """
+
+    def __init__(self, flow: Flow, leaves: list[torch.Tensor], until: str) -> None:
+        self._flow = flow
+        self._leaves = leaves
+        self._until = until
+        self.outcome = Outcome(flow=flow)
+        self.loss: bytes | None = None
+
+    def run(
+        self,
+        frames: Sequence[FrameType],
+        base: CodeType | None,
+        base_line: int,
+        since: int,
+        pinned: Pinned,
+        *,
+        force: bool,
+        enter: Callable[[Replay | None], None],
+    ) -> Outcome:
+        """Run it; parameters, gradients, generators and buffers are afterwards as before.
+
+        Args:
+            frames: see `one_turn`.
+            base: see `one_turn`.
+            base_line: see `one_turn`.
+            since: see `one_turn`.
+            pinned: what the step started from.
+            force: also where the user's side effects would be repeated.
+            enter: told that this listens, and that it no longer does.
+        """
+        outcome = self.outcome
+        try:
+            turn = one_turn(frames, base, base_line, since, force=force)
+            _must_be_alone(force)
+        except Refused as reason:
+            outcome.says = f"The step was not run again: {reason}."
+            return outcome
+        outcome.ran = True
+        stream = OpStream(self._flow, before=self._flow.before, eager=True)
+        with ExitStack() as undo:
+            undo.enter_context(set_aside(pinned, self._leaves))
+            undo.enter_context(_torch.running_eagerly())
+            if not force:
+                undo.enter_context(harmless())
+            enter(self)
+            undo.callback(enter, None)
+            undo.enter_context(stream)
+            outcome.says = self._run(turn.run, turn.what)
+        outcome.n_ops = self._flow.n_ops
+        return outcome
+
+    def _run(self, run: Callable[[], Any], what: str) -> str:
+        try:
+            run()
+        except _Enough:
+            return f"To find the operation, {what} ran again."
+        except Refused as reason:
+            self.outcome.ran = False
+            return f"The step was run again but broken off: {reason}."
+        except Exception as error:
+            return f"The step was run again but failed there: {type(error).__name__}: {error}."
+        return f"To find the operation, {what} ran again, to its end."
+
+    # Called by `Steps` meanwhile.
+
+    def before_backward(self, roots: list[torch.Tensor]) -> None:
+        """Keep the bits of the loss."""
+        with looking():
+            self.loss = loss_bits(roots)
+
+    def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+        """Note where the bad values come from, and stop if this was the place."""
+        with looking():
+            self._note("loss", [_torch.unwrapped(one) for one in roots])
+            self._note("grad", [_torch.unwrapped(one) for one in results])
+            self._note_gradients()
+        if self._until == "backward":
+            raise _Enough
+
+    def before_write(self, optimizer: Any) -> None:
+        """Stop before anything is written."""
+        with looking():
+            self._note_gradients()
+        raise _Enough
+
+    def after_write(self, optimizer: Any) -> None:
+        """Never reached."""
+
+    def in_closure(self, inside: bool) -> None:
+        """An optimizer with a closure is about to begin: stop before it."""
+        raise _Enough
+
+    def skipped(self, optimizer: Any) -> None:
+        """A GradScaler would have skipped the optimizer."""
+        raise _Enough
+
+    def _note_gradients(self) -> None:
+        owners = {id(one.grad): one for one in self._leaves if one.grad is not None}
+        for gradient in bad_ones(one.grad for one in self._leaves if one.grad is not None):
+            self._note_one("grad", gradient, id(owners[id(gradient)]))
+
+    def _note(self, place: str, tensors: list[torch.Tensor]) -> None:
+        for one in bad_ones(tensors):
+            self._note_one(place, one, id(one))
+
+    def _note_one(self, place: str, tensor: torch.Tensor, key: int) -> None:
+        event = self._flow.event_of(tensor)
+        if event is not None:
+            self.outcome.events[place, key] = event
+
+
+class _Deaf:
+    """Listens to nothing, while an optimizer of ours takes its step."""
+
+    def _nothing(self, *_: object) -> None:
+        """Do nothing."""
+
+    before_backward = after_backward = before_write = after_write = in_closure = skipped = _nothing
+
+
+def update_again(
+    optimizer: Optimizer, parameter: torch.Tensor, flow: Flow, enter: Callable[[Any], None]
+) -> Outcome:
+    """Let an optimizer update a copy of one parameter, to see which of its operations fails.
+
+    The values from before are gone, so the copy has 0 where the parameter is no longer finite; its
+    gradient and the optimizer's state are those of now. What fails by the gradient or the state
+    fails again.
+
+    Args:
+        optimizer: has written a NaN or Inf.
+        parameter: one that it was written to.
+        flow: follows the operations.
+        enter: told who listens meanwhile, and None at the end.
+    """
+    outcome = Outcome(flow=flow)
+    with ExitStack() as undo:
+        undo.enter_context(torch.no_grad())
+        copied = _copied(optimizer, parameter)
+        enter(_Deaf())
+        undo.callback(enter, None)
+        undo.enter_context(OpStream(flow, before=flow.before))
+        flow.in_optimizer = True
+        try:
+            copied.step()
+        except Exception as error:
+            outcome.says = f"The update could not be run again: {type(error).__name__}: {error}."
+            return outcome
+    with looking():
+        event = flow.event_of(copied.param_groups[0]["params"][0])
+    outcome.ran, outcome.n_ops = True, flow.n_ops
+    outcome.says = "To find the operation, the update ran again on a copy of one parameter."
+    if event is not None:
+        outcome.events["parameter", id(parameter)] = event
+    return outcome
+
+
+def _copied(optimizer: Optimizer, parameter: torch.Tensor) -> Optimizer:
+    """Copy an optimizer for one parameter, without the user's hooks."""
+    twin = torch.nn.Parameter(torch.where(parameter.isfinite(), parameter, 0).detach())
+    twin.grad = None if parameter.grad is None else parameter.grad.detach().clone()
+    group = next(one for one in optimizer.param_groups if any(p is parameter for p in one["params"]))
+    copied = copy.copy(optimizer)
+    for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        setattr(copied, name, OrderedDict())
+    copied.param_groups = [{**group, "params": [twin]}]
+    copied.state = defaultdict(dict, {twin: copy.deepcopy(optimizer.state[parameter])})
+    return copied
+
+
+def loss_bits(roots: list[torch.Tensor]) -> bytes | None:
+    """Give the bits of a loss, None if there is no single number.
+
+    Cost: one synchronisation.
+    """
+    plain = [_torch.unwrapped(one).detach() for one in roots[:1]]
+    if not plain or plain[0].numel() != 1 or plain[0].is_meta:
+        return None
+    return plain[0].cpu().contiguous().reshape(1).view(torch.uint8).numpy().tobytes()
+
+
+def _must_be_alone(force: bool) -> None:
+    distributed = torch.distributed
+    if force or not (distributed.is_available() and distributed.is_initialized()):
+        return
+    if distributed.get_world_size() > 1:
+        raise Refused("other processes take part in this step, and would not run theirs again")
