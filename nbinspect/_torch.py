@@ -8,7 +8,7 @@ context on one, or resets a counter.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import CodeType
@@ -239,23 +239,6 @@ def current_autograd_node() -> Any:
     return current() if current is not None else None
 
 
-def _no_number() -> int:
-    """Stand in where this torch does not tell the number."""
-    return -1
-
-
-sequence_number: Callable[[], int] = getattr(
-    getattr(torch._C, "_autograd", None), "_get_sequence_nr", _no_number
-)
-"""Gives the number that the next autograd node of this thread will get."""
-
-
-def node_number(node: Any) -> int:
-    """Give an autograd node's number: they count up in the order of the forward pass."""
-    number = getattr(node, "_sequence_nr", None)
-    return int(number()) if number is not None else -1
-
-
 def engine_codes() -> frozenset[CodeType]:
     """Give the code through which every backward pass goes into torch's engine."""
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
@@ -266,11 +249,6 @@ def is_fake(tensor: torch.Tensor) -> bool:
     """Say whether a tensor is a fake one, which has a shape and no values."""
     kind = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", None)
     return kind is not None and issubclass(type(tensor), kind)
-
-
-def norms(group: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Give the norm of each tensor, by one kernel for all of them."""
-    return list(torch._foreach_norm(group))
 
 
 def handle(storage: torch.UntypedStorage) -> int:

@@ -6,6 +6,7 @@ what was seen, and no more.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from typing import TYPE_CHECKING, NamedTuple
@@ -97,7 +98,7 @@ def explain(event: Event, losses: Losses) -> Cause:
     if event.kind == "leaf":
         return _leaf(seen)
     if event.op == "unknown":
-        return _unknown(seen)
+        return _UNKNOWN
     if event.kind == "literal":
         return _literal(seen)
     for rule in _rules(event):
@@ -146,12 +147,10 @@ def _is_parameter(seen: Seen) -> bool:
     return seen.event.leaf.count(".") > 0
 
 
-def _unknown(seen: Seen) -> Cause:
-    return Cause(
-        "The operation that made it was not seen: it ran inside a compiled function, in another "
-        "thread, or outside of torch.",
-        "",
-    )
+_UNKNOWN = Cause(
+    "The operation that made it was not seen: it ran inside a compiled function, in another "
+    "thread, or outside of torch."
+)
 
 
 def _literal(seen: Seen) -> Cause:
@@ -184,7 +183,9 @@ def _range(operand: Operand) -> str:
     if operand.low is None or operand.high is None:
         return ""
     infinite = f", {operand.n_inf:,} infinite" if operand.n_inf else ""
-    return f"`{operand.name}` lies between {number(operand.low)} and {number(operand.high)}{infinite}."
+    return (
+        f"`{operand.name}` lies between {number(operand.low)} and {number(operand.high)}{infinite}."
+    )
 
 
 def _with_history(cause: Cause, seen: Seen) -> Cause:
@@ -193,7 +194,7 @@ def _with_history(cause: Cause, seen: Seen) -> Cause:
     if cause.certain or len(sizes) < 3 or seen.event.node is not None:
         return cause
     tail = sizes[-8:]
-    rising = sum(b > a for a, b in zip(tail, tail[1:], strict=False)) >= 0.8 * (len(tail) - 1)
+    rising = sum(b > a for a, b in itertools.pairwise(tail)) >= 0.8 * (len(tail) - 1)
     if not rising or tail[-1] < _GREW * tail[0]:
         return cause
     grew = (

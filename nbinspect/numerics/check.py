@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 
 import torch
 
@@ -43,9 +43,9 @@ def is_bad(tensor: torch.Tensor) -> bool:
     Cost: one pass and one synchronisation; another where the sum is not finite. Copies nothing
     of a strided tensor while all is well.
     """
-    if tensor.dtype in WIDE and tensor.layout is torch.strided and type(tensor) in PLAIN:
-        if not tensor.is_meta and not tensor.is_nested:
-            return not math.isfinite(tensor.sum().item()) and any(_extremes(tensor))
+    plain = type(tensor) in PLAIN and tensor.dtype in WIDE and tensor.layout is torch.strided
+    if plain and not tensor.is_meta and not tensor.is_nested:
+        return not math.isfinite(tensor.sum().item()) and any(_extremes(tensor))
     try:
         return can_be_bad(tensor) and any(_is_bad(part) for part in dense_parts(tensor))
     except (RuntimeError, NotImplementedError, TypeError):
@@ -121,7 +121,11 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     for tensor in tensors:
         if not can_be_bad(tensor) or not tensor.numel():
             continue
-        if tensor.layout is torch.strided and not is_wrapper(tensor) and tensor.dtype not in _FLOAT8:
+        if (
+            tensor.layout is torch.strided
+            and not is_wrapper(tensor)
+            and tensor.dtype not in _FLOAT8
+        ):
             plain[tensor.device, tensor.dtype].append(tensor)
         elif is_bad(tensor):
             found.append(tensor)
@@ -131,12 +135,12 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     return found
 
 
-def _all_finite(group: Sequence[torch.Tensor]) -> bool:
+def _all_finite(group: list[torch.Tensor]) -> bool:
     """Add up what the tensors of one device and dtype add up to."""
     dtype = torch.float32 if group[0].dtype in _NARROW else None
-    if group[0].device.type == "cpu" or not hasattr(torch, "_foreach_norm"):
+    if group[0].device.type == "cpu":
         return _is_finite_number(torch.stack([one.sum(dtype=dtype) for one in group]).sum())
-    return _is_finite_number(torch.stack(_torch.norms(group)).sum())
+    return all(map(math.isfinite, _torch.norms(group)))
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:

@@ -268,9 +268,7 @@ class Findings:
 
     # Records.
 
-    def report(
-        self, *, mode: str, stopped: bool, error: str, outcome: Outcome | None
-    ) -> NanReport:
+    def report(self, *, mode: str, stopped: bool, error: str, outcome: Outcome | None) -> NanReport:
         """Give what was seen, as plain values."""
         found = sorted(self._cases.values(), key=lambda case: case.origin.index)
         findings = tuple(self._finding(case) for case in found)
@@ -299,21 +297,15 @@ class Findings:
                 rest.setdefault(event.key, event)
         listed = sorted(rest.values(), key=lambda event: (not is_alarming(event), event.index))
         for event in listed[:_MOST_ABSORBED]:
-            yield self._record(event, event.step, {}, {}, ())
+            yield self._record(event, None, ())
 
     def _finding(self, case: _Case) -> NanFinding:
         chain = tuple(_chain(case.origin, case.last, case.end))
-        return self._record(case.origin, case.step, case.names, case.n_of, chain, case.written)
+        return self._record(case.origin, case, chain)
 
-    def _record(
-        self,
-        event: Event,
-        step: int,
-        names: dict[str, dict[int, str]],
-        n_of: dict[str, int],
-        chain: tuple[Link, ...],
-        written: tuple[str, ...] = (),
-    ) -> NanFinding:
+    def _record(self, event: Event, case: _Case | None, chain: tuple[Link, ...]) -> NanFinding:
+        names = case.names if case else {}
+        n_of = case.n_of if case else {}
         cause = explain(event, tuple(self.losses))
         places = [place for place in REACHES if place in names]
         return NanFinding(
@@ -342,7 +334,7 @@ class Findings:
             n_seen=self._flow.counts.get(event.key, 1),
             absorbed_by="" if names else event.absorber,
             alarming=not names and is_alarming(event),
-            written=written,
+            written=case.written if case else (),
         )
 
 
@@ -372,7 +364,17 @@ def is_alarming(event: Event) -> bool:
 
     A division by an infinity, or a root of one, turns it into 0, and nobody sees it.
     """
-    swallows = ("rsqrt", "reciprocal", "div", "tanh", "sigmoid", "erf", "exp", "clamp", "nan_to_num")
+    swallows = (
+        "rsqrt",
+        "reciprocal",
+        "div",
+        "tanh",
+        "sigmoid",
+        "erf",
+        "exp",
+        "clamp",
+        "nan_to_num",
+    )
     by = event.absorber.rpartition(".")[2].strip("_")
     forward = event.phase == "forward" and event.absorber_phase == "forward"
     return event.kind == "born" and forward and by.startswith(swallows)
@@ -388,8 +390,13 @@ def _chain(origin: Event, last: Event, end: str) -> Iterator[Link]:
     for event in kept:
         role = "born" if event is origin else "spread"
         yield Link(
-            role, event.op if event.kind != "leaf" else event.leaf or "a tensor", event.phase,
-            event.node, _line(event.where), event.module, shows(event),
+            role,
+            event.op if event.kind != "leaf" else event.leaf or "a tensor",
+            event.phase,
+            event.node,
+            _line(event.where),
+            event.module,
+            shows(event),
         )
     yield Link("reached", end, last.phase, None, None, "", shows(last))
 
@@ -408,4 +415,3 @@ def _buffers_in_sight() -> Iterator[tuple[weakref.ref[nn.Module], str]]:
                     yield weakref.ref(one), name
     finally:
         names.close()
-

@@ -11,10 +11,10 @@ import math
 import sys
 import weakref
 from bisect import bisect_right
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -94,6 +94,23 @@ class _Tainted(weakref.ref[Any]):
     seen: tuple[Any, ...]
 
 
+class _Call(NamedTuple):
+    """An operation that has run."""
+
+    plan: Plan
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    def tensors(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that it was given."""
+        return tensors_in([self.args, self.kwargs])
+
+    def written(self) -> Iterator[torch.Tensor]:
+        """Yield the tensors that it wrote to."""
+        return tensors_in(written_values(self.plan, self.args, self.kwargs))
+
+
 @dataclass(slots=True)
 class _Source:
     """A bad operand."""
@@ -122,10 +139,12 @@ class ForwardSites:
 
     def find(self, node: Any) -> tuple[Site, str]:
         """Give the forward line and module of a node."""
-        number = _torch.node_number(node)
+        number = _torch.sequence_number(node)
+        if number is None:
+            return None, ""
         at = bisect_right(self._numbers, number)  # noted when the number was already past it
         near = [i for i in (at, at - 1) if 0 <= i < len(self._numbers)]
-        return self._places[near[0]] if near and number >= 0 else (None, "")
+        return self._places[near[0]] if near else (None, "")
 
     def next_step(self) -> None:
         """Forget what is older than the step that has just ended."""
@@ -193,12 +212,18 @@ class Flow:
             if can_be_bad(one)
         ]
 
-    def __call__(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    def __call__(
+        self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> None:
         """Look at what an operation gave."""
         self.n_ops += 1
         seen = plan(func)
-        number = _torch.sequence_number()
-        if number != self.sites.last and _torch.current_autograd_node() is None:
+        number = _torch.next_sequence_number()
+        if (
+            number is not None
+            and number != self.sites.last
+            and _torch.current_autograd_node() is None
+        ):
             self._note_forward(number, args)
         if seen.skip or (seen.tame and self.in_optimizer and self.trusts_optimizer):
             return
@@ -207,9 +232,9 @@ class Flow:
             return
         bad = self._bad_results(seen, args, kwargs, result)
         if bad:
-            self._happened(seen, func, args, kwargs, bad)
+            self._happened(_Call(seen, func, args, kwargs), bad)
         elif self._open:
-            self._note_absorbed(seen, args, kwargs)
+            self._note_absorbed(_Call(seen, func, args, kwargs))
         if self._before:
             self._before = []
 
@@ -285,38 +310,31 @@ class Flow:
 
     # What a bad result means.
 
-    def _happened(
-        self,
-        seen: Plan,
-        func: Any,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        bad: list[torch.Tensor],
-    ) -> None:
+    def _happened(self, call: _Call, bad: list[torch.Tensor]) -> None:
         kinds = [flags(one) for one in bad]
-        place = self._place(args, kwargs, seen)
+        place = self._place(call)
         shows_nan, shows_inf = any(n for n, _ in kinds), any(i for _, i in kinds)
-        sources = self._sources(seen, args, kwargs, place)
-        event = self._classified(seen, args, kwargs, bad, sources, shows_nan, place)
+        sources = self._sources(call, place)
+        event = self._classified(call, bad, sources, shows_nan, place)
         event.shows_nan, event.shows_inf = shows_nan, shows_inf
         if event.origin is event:
-            event = self._add_origin(event, func, args, kwargs, seen, bad)
+            event = self._add_origin(event, call, bad)
         elif event.depth > _MOST_LINKS:
             event = event.parents[0]
         for one, known in zip(bad, kinds, strict=True):
             self._taint(one, event, known)
 
-    def _place(self, args: Any, kwargs: Any, seen: Plan) -> dict[str, Any]:
+    def _place(self, call: _Call) -> dict[str, Any]:
         """Say where the operation belongs: phase, autograd node, line and module."""
         frame = sys._getframe(_DEPTH + 2)
         node = _torch.current_autograd_node()
         ran = user_site(frame)
         if node is None:
             module = self.modules.running(frame)
-            phase = self._phase(args, kwargs, seen, module)
+            phase = self._phase(call, module)
             return {"phase": phase, "node": None, "where": ran, "ran": None, "module": module}
         where, module = self.sites.find(node)
-        if _runs_users_code(frame, node):  # a backward of the user's own, or a recomputed forward
+        if _runs_users_code(frame):  # a backward of the user's own, or a recomputed forward
             where, module = ran, self.modules.running(frame) or module
             ran = None
         return {
@@ -327,27 +345,23 @@ class Flow:
             "module": module,
         }
 
-    def _phase(self, args: Any, kwargs: Any, seen: Plan, module: str) -> str:
+    def _phase(self, call: _Call, module: str) -> str:
         if self.in_optimizer:
             return "optimizer"
-        written = tensors_in(written_values(seen, args, kwargs)) if seen.written else ()
-        if any(one.is_leaf and one.requires_grad for one in written):
+        if any(one.is_leaf and one.requires_grad for one in call.written()):
             return "optimizer"  # one written by hand: p -= lr * p.grad
-        if module or any(one.requires_grad for one in tensors_in([args, kwargs])):
+        if module or any(one.requires_grad for one in call.tensors()):
             return "forward"
         if not torch.is_grad_enabled() and self.ran_module:
             return "forward"
         return "data"
 
-    def _sources(
-        self, seen: Plan, args: Any, kwargs: Any, place: dict[str, Any]
-    ) -> list[_Source]:
+    def _sources(self, call: _Call, place: dict[str, Any]) -> list[_Source]:
         """Give the operands that were bad before the operation ran."""
         written = {id(one): (nan, inf) for one, nan, inf in self._before}
-        ours = written_values(seen, args, kwargs)
-        overwritten = {id(one) for one in tensors_in(ours)} if seen.written else set()
+        overwritten = {id(one) for one in call.written()}
         found, met = [], set()
-        for one in tensors_in([args, kwargs]):
+        for one in call.tensors():
             if id(one) in met or not can_be_bad(one):
                 continue
             met.add(id(one))
@@ -368,7 +382,11 @@ class Flow:
     ) -> Event:
         """Note bad values that no operation made: they came in with a tensor."""
         event = Event(
-            op="leaf", base="leaf", kind="leaf", step=self.step, index=self.n_ops,
+            op="leaf",
+            base="leaf",
+            kind="leaf",
+            step=self.step,
+            index=self.n_ops,
             **{**place, "phase": "leaf", "node": None},
         )
         event.shows_nan, event.shows_inf = nan, inf
@@ -397,22 +415,30 @@ class Flow:
 
     def _classified(
         self,
-        seen: Plan,
-        args: Any,
-        kwargs: Any,
+        call: _Call,
         bad: list[torch.Tensor],
         sources: list[_Source],
         shows_nan: bool,
         place: dict[str, Any],
     ) -> Event:
         """Say what the operation did: made it, turned an Inf into it, or passed it on."""
-        common = {"op": seen.op, "base": seen.base, "step": self.step, "index": self.n_ops, **place}
+        common = {
+            "op": call.plan.op,
+            "base": call.plan.base,
+            "step": self.step,
+            "index": self.n_ops,
+            **place,
+        }
         if not sources:
-            return self._without_sources(args, kwargs, common)
+            return self._without_sources(call, common)
         # A mask's -inf that goes through another operation is told by its sign: enough for a type
         # that finite values do not overflow.
-        plain_mask = not shows_nan and bad[0].dtype in WIDE and all(one.event.origin.meant for one in sources)
-        if seen.pointwise and len(bad) == 1 and not plain_mask:
+        plain_mask = (
+            not shows_nan
+            and bad[0].dtype in WIDE
+            and all(one.event.origin.meant for one in sources)
+        )
+        if call.plan.pointwise and len(bad) == 1 and not plain_mask:
             sources, news = _at_first_bad(bad[0], sources)
             if news:
                 return Event(kind="born", **common)
@@ -426,23 +452,15 @@ class Flow:
         depth = 1 + parents[0].depth
         return Event(kind="passed", parents=tuple(parents[:3]), depth=depth, **common)
 
-    def _without_sources(self, args: Any, kwargs: Any, common: dict[str, Any]) -> Event:
-        numbers = [one for one in _numbers((args, kwargs)) if not _is_finite(one)]
+    def _without_sources(self, call: _Call, common: dict[str, Any]) -> Event:
+        numbers = [one for one in _numbers((call.args, call.kwargs)) if not _is_finite(one)]
         if not numbers:
             return Event(kind="born", **common)
         if self._number is not None and any(one != one for one in numbers):  # noqa: PLR0124 - a NaN
             return Event(kind="passed", parents=(self._number,), **common)
         return Event(kind="literal", meant=True, **common)
 
-    def _add_origin(
-        self,
-        event: Event,
-        func: Any,
-        args: Any,
-        kwargs: Any,
-        seen: Plan,
-        bad: list[torch.Tensor],
-    ) -> Event:
+    def _add_origin(self, event: Event, call: _Call, bad: list[torch.Tensor]) -> Event:
         """Note an origin; a forward that checkpointing runs again is the same one as before."""
         twin = self._twin(event)
         if twin is not None:
@@ -452,8 +470,8 @@ class Flow:
             self._n_details += 1
             event.at, event.n_bad = first_bad(bad[0])
             event.n_values = bad[0].numel()
-            written = {id(one) for one in tensors_in(written_values(seen, args, kwargs))}
-            before = operands(func, args, kwargs, written, event.at)
+            written = {id(one) for one in call.written()}
+            before = operands(call.func, call.args, call.kwargs, written, event.at)
             event.operands = (*before, operand("result", bad[0], event.at))
             if event.phase != "backward":
                 self._open.add(id(event))
@@ -476,25 +494,22 @@ class Flow:
                 return one
         return None
 
-    def _note_absorbed(self, seen: Plan, args: Any, kwargs: Any) -> None:
-        for tensor in tensors_in([args, kwargs]):
+    def _note_absorbed(self, call: _Call) -> None:
+        for tensor in call.tensors():
             event = self.event_of(tensor)
             if event is not None and id(event.origin) in self._open:
                 origin = event.origin
                 self._open.discard(id(origin))
-                origin.absorber = seen.op
+                origin.absorber = call.plan.op
                 node = _torch.current_autograd_node()
                 origin.absorber_phase = "forward" if node is None else "backward"
 
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    found = []
     try:
-        for part in dense_parts(_torch.unwrapped(tensor)):
-            found.append(part.untyped_storage())
+        return [part.untyped_storage() for part in dense_parts(_torch.unwrapped(tensor))]
     except Exception:  # a freed storage, or a type whose own code raises
         return []
-    return found
 
 
 def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
@@ -546,7 +561,7 @@ def _at_first_bad(result: torch.Tensor, sources: list[_Source]) -> tuple[list[_S
         return sources, False
 
 
-def _runs_users_code(frame: FrameType | None, node: Any) -> bool:
+def _runs_users_code(frame: FrameType | None) -> bool:
     """Say whether a backward runs Python of the user's, below the line that called it.
 
     So it is in a custom ``Function.backward``, in a hook, and where checkpointing runs the forward
@@ -559,4 +574,3 @@ def _runs_users_code(frame: FrameType | None, node: Any) -> bool:
             return False
         frame = frame.f_back
     return False
-

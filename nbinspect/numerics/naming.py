@@ -66,8 +66,8 @@ class Names:
         self.modules.append(module)
         for path, one in module.named_parameters():
             self._note(f"{name}.{path}", one)
-        for path, one in module.named_buffers():
-            self._note(f"{name}.{path}", one)
+        for path, buffer in module.named_buffers():
+            self._note(f"{name}.{path}", buffer)
 
     def _note(self, name: str, tensor: torch.Tensor) -> None:
         self._by_id.setdefault(id(tensor), name)

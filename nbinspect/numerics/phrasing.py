@@ -52,12 +52,14 @@ class _Finder(ast.NodeVisitor):
         self.base = base
         self.found: list[ast.expr] = []
 
-    def visit_Call(self, node: ast.Call) -> None:  # noqa: N802 - ast's name
+    def visit_Call(self, node: ast.Call) -> None:
         function = node.func
         if isinstance(function, ast.Attribute) and function.attr.strip("_") == self.base:
             module = isinstance(function.value, ast.Name) and function.value.id in _MODULES
-            module = module or isinstance(function.value, ast.Attribute) and not node.keywords and (
-                function.value.attr in _MODULES
+            module = module or (
+                isinstance(function.value, ast.Attribute)
+                and not node.keywords
+                and (function.value.attr in _MODULES)
             )
             if not module:
                 self.found.append(function.value)
@@ -67,7 +69,7 @@ class _Finder(ast.NodeVisitor):
             self.found.append(node.args[0])
         self.generic_visit(node)
 
-    def visit_BinOp(self, node: ast.BinOp) -> None:  # noqa: N802 - ast's name
+    def visit_BinOp(self, node: ast.BinOp) -> None:
         if self.base == "div" and isinstance(node.op, ast.Div):
             self.found.append(node.right)
         elif self.base == "pow" and isinstance(node.op, ast.Pow):

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from nbinspect import notebook
-from nbinspect.numerics.turn import Refused
+from nbinspect.numerics.turn import RefusedError
 
 
 class Pinned:
@@ -81,13 +81,13 @@ def _replace(undo: ExitStack, name: str, function: Callable[..., Any]) -> None:
 
 
 def _refuse_input(*_: object) -> str:
-    raise Refused("it asks for input")
+    raise RefusedError("it asks for input")
 
 
 def _guarded_open(original: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if set(mode) & set("wax+"):
-            raise Refused(f"it writes the file {file}")
+            raise RefusedError(f"it writes the file {file}")
         return original(file, mode, *args, **kwargs)
 
     return guarded
@@ -98,7 +98,7 @@ def _guarded_next(original: Callable[..., Any]) -> Callable[..., Any]:
         frame = sys._getframe(1)
         # One that nobody else holds was made for this call: next(iter(x)), next(m.parameters()).
         if notebook.is_users_file(frame.f_code.co_filename) and sys.getrefcount(iterator) > 3:
-            raise Refused(f"line {frame.f_lineno} advances an iterator")
+            raise RefusedError(f"line {frame.f_lineno} advances an iterator")
         return original(iterator, *default)
 
     return guarded

@@ -65,7 +65,7 @@ def plan(func: Any) -> Plan:
     return Plan(
         op,
         base,
-        name in _MOVES_ONLY or "empty" in name or _is_view(func),
+        name in _MOVES_ONLY or "empty" in name or bool(getattr(func, "is_view", False)),
         tuple(i for i, _ in written),
         tuple(name for _, name in written),
         torch.Tag.pointwise in getattr(func, "tags", ()),
@@ -80,11 +80,7 @@ def _is_written(argument: Any) -> bool:
     The running statistics of batch norm are, though torch's schema does not say so.
     """
     alias = argument.alias_info
-    return (alias is not None and alias.is_write) or argument.name.startswith("running_")
-
-
-def _is_view(func: Any) -> bool:
-    return bool(getattr(func, "is_view", False))
+    return bool(alias is not None and alias.is_write) or argument.name.startswith("running_")
 
 
 def written_values(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

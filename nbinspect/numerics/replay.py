@@ -17,7 +17,7 @@ from nbinspect import _torch
 from nbinspect.numerics.check import bad_ones
 from nbinspect.numerics.flow import Event, Flow
 from nbinspect.numerics.pinned import Pinned, harmless, set_aside
-from nbinspect.numerics.turn import Refused, one_turn
+from nbinspect.numerics.turn import RefusedError, one_turn
 from nbinspect.ops import OpStream
 from nbinspect.tensors import looking
 
@@ -99,7 +99,7 @@ class Replay:
         try:
             turn = one_turn(frames, base, base_line, since, force=force)
             _must_be_alone(force)
-        except Refused as reason:
+        except RefusedError as reason:
             outcome.says = f"The step was not run again: {reason}."
             return outcome
         outcome.ran = True
@@ -121,7 +121,7 @@ class Replay:
             run()
         except _Enough:
             return f"To find the operation, {what} ran again."
-        except Refused as reason:
+        except RefusedError as reason:
             self.outcome.ran = False
             return f"The step was run again but broken off: {reason}."
         except Exception as error:
@@ -144,20 +144,20 @@ class Replay:
         if self._until == "backward":
             raise _Enough
 
-    def before_write(self, optimizer: Any) -> None:
+    def before_write(self, _optimizer: Any) -> None:
         """Stop before anything is written."""
         with looking():
             self._note_gradients()
         raise _Enough
 
-    def after_write(self, optimizer: Any) -> None:
+    def after_write(self, _optimizer: Any) -> None:
         """Never reached."""
 
-    def in_closure(self, inside: bool) -> None:
+    def in_closure(self, _inside: bool) -> None:
         """An optimizer with a closure is about to begin: stop before it."""
         raise _Enough
 
-    def skipped(self, optimizer: Any) -> None:
+    def skipped(self, _optimizer: Any) -> None:
         """A GradScaler would have skipped the optimizer."""
         raise _Enough
 
@@ -226,7 +226,9 @@ def _copied(optimizer: Optimizer, parameter: torch.Tensor) -> Optimizer:
     """Copy an optimizer for one parameter, without the user's hooks."""
     twin = torch.nn.Parameter(torch.where(parameter.isfinite(), parameter, 0).detach())
     twin.grad = None if parameter.grad is None else parameter.grad.detach().clone()
-    group = next(one for one in optimizer.param_groups if any(p is parameter for p in one["params"]))
+    group = next(
+        one for one in optimizer.param_groups if any(p is parameter for p in one["params"])
+    )
     copied = copy.copy(optimizer)
     for name in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
         setattr(copied, name, OrderedDict())
@@ -251,4 +253,4 @@ def _must_be_alone(force: bool) -> None:
     if force or not (distributed.is_available() and distributed.is_initialized()):
         return
     if distributed.get_world_size() > 1:
-        raise Refused("other processes take part in this step, and would not run theirs again")
+        raise RefusedError("other processes take part in this step, and would not run theirs again")

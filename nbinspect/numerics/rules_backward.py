@@ -25,7 +25,11 @@ def slope(at: str, formula: str, mend: str, *, name: str) -> Rule:
         if zero is None or seen.event.base not in {"div", "reciprocal", "pow", "rsqrt", "mul"}:
             return None
         n = seen.event.n_bad
-        many = f" {n:,} of {seen.event.n_values:,} inputs are there{at_index(seen.event.at)}." if n else ""
+        many = (
+            f" {n:,} of {seen.event.n_values:,} inputs are there{at_index(seen.event.at)}."
+            if n
+            else ""
+        )
         return Cause(
             f"The gradient of `{name}` at {at} is {formula}, and Inf * 0 is NaN as soon as the next "
             f"factor is 0.{many}",
@@ -50,7 +54,7 @@ def divided_by_zero(seen: Seen) -> Cause | None:
 
 
 def power_at_zero(seen: Seen) -> Cause | None:
-    """x ** p with p < 1 at 0."""
+    """X ** p with p < 1 at 0."""
     zero = _zero_among(seen)
     if zero is None:
         return None
@@ -77,7 +81,9 @@ def all_minus_inf(seen: Seen) -> Cause | None:
 RULES: dict[str, tuple[Rule, ...]] = {
     "sqrt": (
         slope(
-            "0", "1 / (2 * 0) = Inf", "({x} + 1e-12).sqrt(), or torch.linalg.vector_norm for a length",
+            "0",
+            "1 / (2 * 0) = Inf",
+            "({x} + 1e-12).sqrt(), or torch.linalg.vector_norm for a length",
             name="sqrt",
         ),
     ),
@@ -87,21 +93,26 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "log10": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12).log10()", name="log10"),),
     "log1p": (
         slope(
-            "-1", "1 / 0 = Inf",
+            "-1",
+            "1 / 0 = Inf",
             "{x}.clamp(min=-1 + torch.finfo({x}.dtype).eps), which is not rounded away in this type",
             name="log1p",
         ),
     ),
     "acos": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).acos()", name="acos"),),
     "asin": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).asin()", name="asin"),),
-    "atanh": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).atanh()", name="atanh"),),
+    "atanh": (
+        slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).atanh()", name="atanh"),
+    ),
     "acosh": (slope("1", "infinite", "{x}.clamp(min=1 + 1e-6).acosh()", name="acosh"),),
     "logit": (slope("0 or 1", "infinite", "torch.logit({x}, eps=1e-6)", name="logit"),),
     "reciprocal": (slope("0", "-1 / 0 = -Inf", "{x}.clamp(min=1e-6)", name="reciprocal"),),
     "div": (divided_by_zero,),
     "pow": (power_at_zero,),
     "norm": (slope("0", "0 / 0", "torch.linalg.vector_norm({x})", name="norm"),),
-    "cdist": (slope("0", "0 / 0", "torch.cdist(...) on points that differ, or add 1e-12", name="cdist"),),
+    "cdist": (
+        slope("0", "0 / 0", "torch.cdist(...) on points that differ, or add 1e-12", name="cdist"),
+    ),
     "logsumexp": (all_minus_inf,),
     "logsoftmax": (all_minus_inf,),
     "softmax": (all_minus_inf,),

@@ -34,7 +34,7 @@ def divided_by_zero(seen: Seen) -> Cause | None:
 
 
 def divided_by_scalar_zero(seen: Seen) -> Cause | None:
-    """x / 0 with a Python number."""
+    """X / 0 with a Python number."""
     divisor = seen.arg("other")
     if divisor is None or divisor.n_values or divisor.what not in {"0", "0.0", "-0"}:
         return None
@@ -109,7 +109,9 @@ def exp_overflow(seen: Seen) -> Cause | None:
         return None
     name = seen.event.base
     text = text_of(seen, name)
-    mend = f"{text}.clamp(max={number(math.floor(top))}).{name}(), or work with logarithms (logsumexp)"
+    mend = (
+        f"{text}.clamp(max={number(math.floor(top))}).{name}(), or work with logarithms (logsumexp)"
+    )
     if "where" in seen.line:
         mend = f"give it a safe input, also where the result is not chosen: {text}.clamp(max=0).{name}()"
     return Cause(
@@ -160,7 +162,11 @@ def outside_of(low: float, high: float, mend: str) -> Rule:
             return None
         worst = x.high if x.high >= high else x.low
         name = seen.event.base
-        bounds = f"from {number(low)} to {number(high)}" if math.isfinite(high) else f"from {number(low)} on"
+        bounds = (
+            f"from {number(low)} to {number(high)}"
+            if math.isfinite(high)
+            else f"from {number(low)} on"
+        )
         at_edge = worst in {low, high}
         what = (
             f"`{name}` is infinite at {number(worst)}"
@@ -244,7 +250,11 @@ def too_few_for_spread(seen: Seen) -> Cause | None:
 
 def mean_of_nothing(seen: Seen) -> Cause | None:
     """The mean of an empty tensor."""
-    empty = [one for one in seen.event.operands if one.name == "self" and not one.n_values and not one.missing]
+    empty = [
+        one
+        for one in seen.event.operands
+        if one.name == "self" and not one.n_values and not one.missing
+    ]
     if not empty or seen.event.base not in {"mean", "median", "nanmean"}:
         return None
     return Cause(
@@ -262,7 +272,11 @@ def all_labels_ignored(seen: Seen) -> Cause | None:
         return None
     if target.n_values and not (target.low == target.high == _as_number(ignore.what)):
         return None
-    what = "There are no labels" if not target.n_values else f"Every label is {ignore.what}, which is ignored"
+    what = (
+        "There are no labels"
+        if not target.n_values
+        else f"Every label is {ignore.what}, which is ignored"
+    )
     return Cause(
         f"{what}, so the mean divides 0 by 0 labels.",
         "skip a batch without a label, or use reduction='sum' and divide by max(n_labels, 1)",
@@ -273,7 +287,12 @@ def all_labels_ignored(seen: Seen) -> Cause | None:
 def no_weight(seen: Seen) -> Cause | None:
     """A weighted loss whose weights are 0."""
     weight = seen.arg("weight")
-    if weight is None or not weight.n_zero or seen.arg("target") is None or not seen.event.shows_nan:
+    if (
+        weight is None
+        or not weight.n_zero
+        or seen.arg("target") is None
+        or not seen.event.shows_nan
+    ):
         return None
     return Cause(
         "The weights of the labels in this batch add up to 0, so the mean is 0 / 0.",
@@ -330,7 +349,9 @@ def optimizer_epsilon(seen: Seen) -> Cause | None:
     return Cause(
         f"The update divides by sqrt(v) + eps, which is 0 for {below.n_zero:,} of {below.n_values:,} values, "
         f"those whose gradient has always been 0: 0 / 0 is NaN.{narrow}",
-        "eps=1e-4 for the optimizer, or float32 weights with torch.autocast" if narrow else "eps=1e-8",
+        "eps=1e-4 for the optimizer, or float32 weights with torch.autocast"
+        if narrow
+        else "eps=1e-8",
         certain=True,
     )
 

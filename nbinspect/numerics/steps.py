@@ -25,22 +25,22 @@ from nbinspect.numerics.check import tensors_in
 class Listener(Protocol):
     """What is told of a step."""
 
-    def before_backward(self, roots: list[torch.Tensor]) -> None:
+    def before_backward(self, roots: list[torch.Tensor], /) -> None:
         """A backward pass is about to start from these."""
 
-    def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
+    def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor], /) -> None:
         """It has ended; `results` are gradients that were returned and not accumulated."""
 
-    def before_write(self, optimizer: Optimizer) -> None:
+    def before_write(self, optimizer: Optimizer, /) -> None:
         """An optimizer is about to write its parameters."""
 
-    def after_write(self, optimizer: Optimizer) -> None:
+    def after_write(self, optimizer: Optimizer, /) -> None:
         """It has written them."""
 
-    def in_closure(self, inside: bool) -> None:
+    def in_closure(self, inside: bool, /) -> None:
         """An optimizer calls the user's closure, or that has returned."""
 
-    def skipped(self, optimizer: Optimizer) -> None:
+    def skipped(self, optimizer: Optimizer, /) -> None:
         """A GradScaler found a gradient that is not finite and did not call the optimizer."""
 
 

@@ -30,7 +30,7 @@ _REFUSED_MODULES = frozenset({"os", "shutil", "subprocess", "requests", "wandb",
 _CONTAINERS = (list, dict, set, deque)
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """The step cannot be run again; the message says why."""
 
 
@@ -47,7 +47,9 @@ class Turn:
     what: str
 
 
-def one_turn(frames: Sequence[FrameType], base: CodeType | None, base_line: int, since: int, *, force: bool) -> Turn:
+def one_turn(
+    frames: Sequence[FrameType], base: CodeType | None, base_line: int, since: int, *, force: bool
+) -> Turn:
     """Give what to run again.
 
     Args:
@@ -59,7 +61,7 @@ def one_turn(frames: Sequence[FrameType], base: CodeType | None, base_line: int,
         force: also where the user's side effects would be repeated.
 
     Raises:
-        Refused: it cannot or must not be run again.
+        RefusedError: it cannot or must not be run again.
     """
     for frame in frames:
         lowest = base_line if frame.f_code is base else 0
@@ -72,18 +74,20 @@ def one_turn(frames: Sequence[FrameType], base: CodeType | None, base_line: int,
     if functions:
         return _call(functions[-1], force=force)
     if not frames:
-        raise Refused("the line that runs the step is in no file or cell of yours")
-    return _statements(frames[-1], _segment(frames[-1], base_line, since), "the statements", force=force)
+        raise RefusedError("the line that runs the step is in no file or cell of yours")
+    return _statements(
+        frames[-1], _segment(frames[-1], base_line, since), "the statements", force=force
+    )
 
 
 def _tree(frame: FrameType) -> ast.Module:
     source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
     if not source:
-        raise Refused("its source is not to be had")
+        raise RefusedError("its source is not to be had")
     try:
         return ast.parse(source)
     except SyntaxError:  # a cell with `!cmd` or a magic in it
-        raise Refused("its source is no plain Python") from None
+        raise RefusedError("its source is no plain Python") from None
 
 
 def _spans(node: Any, line: int) -> bool:
@@ -116,10 +120,12 @@ def _segment(frame: FrameType, base_line: int, since: int) -> list[ast.stmt]:
         blocks = [
             node
             for node in ast.walk(tree)
-            if isinstance(node, ast.With | ast.AsyncWith) and _spans(node, base_line) and _spans(node, frame.f_lineno)
+            if isinstance(node, ast.With | ast.AsyncWith)
+            and _spans(node, base_line)
+            and _spans(node, frame.f_lineno)
         ]
         if not blocks:
-            raise Refused("there is no loop around it")
+            raise RefusedError("there is no loop around it")
         body = max(blocks, key=lambda node: node.lineno).body
     return [one for one in body if one.lineno > since and one.lineno <= frame.f_lineno]
 
@@ -145,20 +151,24 @@ def _call(frame: FrameType, *, force: bool) -> Turn:
     """Run a function again, with the arguments that it has."""
     code = frame.f_code
     if code.co_flags & 0x2A0:  # generator, coroutine, async generator
-        raise Refused(f"{code.co_name} is a generator or a coroutine")
+        raise RefusedError(f"{code.co_name} is a generator or a coroutine")
     definition = _definition(frame)
     if definition is not None and not force:
-        _must_be_harmless([one for one in definition.body if one.lineno <= frame.f_lineno], frame.f_lineno)
+        _must_be_harmless(
+            [one for one in definition.body if one.lineno <= frame.f_lineno], frame.f_lineno
+        )
     names = notebook.frame_locals(frame)
     n_positional, n_named = code.co_argcount, code.co_kwonlyargcount
     given = code.co_varnames[: n_positional + n_named]
     values = {name: _copy(names[name]) for name in given if name in names}
     if len(values) < len(given):
-        raise Refused(f"{code.co_name} has deleted an argument of its own")
+        raise RefusedError(f"{code.co_name} has deleted an argument of its own")
     rest = list(code.co_varnames[n_positional + n_named :])
     more = names.get(rest.pop(0), ()) if code.co_flags & 0x04 else ()
     by_name = names.get(rest.pop(0), {}) if code.co_flags & 0x08 else {}
-    cells = tuple(CellType(_copy(names[name])) if name in names else CellType() for name in code.co_freevars)
+    cells = tuple(
+        CellType(_copy(names[name])) if name in names else CellType() for name in code.co_freevars
+    )
     function = FunctionType(code, frame.f_globals, code.co_name, None, cells)
     positional = [values[name] for name in given[:n_positional]]
     named = {name: values[name] for name in given[n_positional:]}
@@ -172,20 +182,27 @@ def _call(frame: FrameType, *, force: bool) -> Turn:
 def _definition(frame: FrameType) -> ast.FunctionDef | None:
     try:
         tree = _tree(frame)
-    except Refused:
+    except RefusedError:
         return None
     found = [
         node
         for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and node.name == frame.f_code.co_name and _spans(node, frame.f_lineno)
+        if isinstance(node, ast.FunctionDef)
+        and node.name == frame.f_code.co_name
+        and _spans(node, frame.f_lineno)
     ]
     return max(found, key=lambda node: node.lineno, default=None)
 
 
 def _must_run_once(body: list[ast.stmt]) -> None:
     for node in (node for one in body for node in _own_nodes(one)):
-        if isinstance(node, ast.Yield | ast.YieldFrom | ast.Await | ast.Nonlocal | ast.AsyncFor | ast.AsyncWith):
-            raise Refused(f"line {node.lineno} is `{ast.unparse(node)}`, which runs only in its place")
+        if isinstance(
+            node,
+            ast.Yield | ast.YieldFrom | ast.Await | ast.Nonlocal | ast.AsyncFor | ast.AsyncWith,
+        ):
+            raise RefusedError(
+                f"line {node.lineno} is `{ast.unparse(node)}`, which runs only in its place"
+            )
 
 
 def _own_nodes(statement: ast.stmt) -> Iterator[Any]:
@@ -202,7 +219,7 @@ def _must_be_harmless(body: list[ast.stmt], last: int) -> None:
     """Look for what must not happen twice, in the lines up to the last one that ran."""
     for node in (node for one in body for node in _own_nodes(one)):
         if isinstance(node, ast.Call) and node.lineno <= last and _is_side_effect(node):
-            raise Refused(
+            raise RefusedError(
                 f"line {node.lineno} has `{ast.unparse(node)[:60]}`, which would happen twice"
             )
 
@@ -210,7 +227,9 @@ def _must_be_harmless(body: list[ast.stmt], last: int) -> None:
 def _is_side_effect(call: ast.Call) -> bool:
     function = call.func
     if isinstance(function, ast.Name):
-        advances = function.id in {"next", "anext"} and not isinstance(call.args[0] if call.args else None, ast.Call)
+        advances = function.id in {"next", "anext"} and not isinstance(
+            call.args[0] if call.args else None, ast.Call
+        )
         return advances or function.id in _REFUSED_NAMES
     if isinstance(function, ast.Attribute):
         owner = function.value

@@ -389,5 +389,3 @@ def _name_now(tensor: torch.Tensor) -> str:
     names = Names()
     names.close()
     return names(tensor)
-
-
