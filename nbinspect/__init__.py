@@ -21,8 +21,11 @@ if typing.TYPE_CHECKING:
     from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
     from nbinspect.memory import gpumem, memwatch
     from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
+    from nbinspect.numerics.error import NonFiniteError
     from nbinspect.numerics.headroom_records import HeadroomReport
     from nbinspect.numerics.margins import headroom
+    from nbinspect.numerics.records import NanFinding, NanReport
+    from nbinspect.numerics.watch import nanwatch
     from nbinspect.records import Holding, Record, SourceLine
     from nbinspect.referrers.answer import refchain
     from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
@@ -41,6 +44,9 @@ __all__ = [
     "MemoryDiff",
     "MemoryReport",
     "MemorySnapshot",
+    "NanFinding",
+    "NanReport",
+    "NonFiniteError",
     "OutOfMemory",
     "PinnedFrame",
     "Record",
@@ -57,6 +63,7 @@ __all__ = [
     "headroom",
     "load_ipython_extension",
     "memwatch",
+    "nanwatch",
     "refchain",
     "refchain_largest",
     "traceback_memory",
@@ -73,6 +80,9 @@ _HOMES = {
     "MemoryDiff": "nbinspect.memory.records",
     "MemoryReport": "nbinspect.memory.records",
     "MemorySnapshot": "nbinspect.memory.records",
+    "NanFinding": "nbinspect.numerics.records",
+    "NanReport": "nbinspect.numerics.records",
+    "NonFiniteError": "nbinspect.numerics.error",
     "OutOfMemory": "nbinspect.leaks.records",
     "PinnedFrame": "nbinspect.leaks.records",
     "Record": "nbinspect.records",
@@ -87,6 +97,7 @@ _HOMES = {
     "graphwatch": "nbinspect.autograd_graph.watch",
     "headroom": "nbinspect.numerics.margins",
     "memwatch": "nbinspect.memory",
+    "nanwatch": "nbinspect.numerics.watch",
     "refchain": "nbinspect.referrers.answer",
     "refchain_largest": "nbinspect.referrers.survey",
     "traceback_memory": "nbinspect.leaks",

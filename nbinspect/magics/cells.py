@@ -99,8 +99,11 @@ class Watching:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self.close(error)
-        self.report()
+        __tracebackhide__ = True
+        try:
+            self.close(error)
+        finally:
+            self.report()
 
     def close(self, error: BaseException | None) -> None:
         """Close every watch, the innermost first, telling it what ended the cell."""
@@ -201,7 +204,7 @@ class CellRunner:
             return
         watching = cells.pop()
         try:
-            _finish(watching, result)
+            self._finish(watching, result)
         except KeyboardInterrupt:  # the cell's outcome is settled; the user tires of waiting
             sys.stderr.write("nbinspect: interrupted, no report\n")
         finally:
@@ -209,6 +212,20 @@ class CellRunner:
                 self._showing.forget()
             if self._leave:
                 self._leave()
+
+    def _finish(self, watching: Watching, result: ExecutionResult | None) -> None:
+        early = None if result is None else result.error_before_exec
+        late = None if result is None else result.error_in_exec
+        try:
+            watching.close(late if early is None else early)
+        except Exception as verdict:  # a watch ends the cell
+            if result is not None and early is None and late is None:
+                result.error_in_exec = verdict
+                self._shell.showtraceback((type(verdict), verdict, verdict.__traceback__))
+        # A syntax error: nothing ran, there is nothing to tell. But an interrupt between two
+        # statements of the cell counts as "before execution" too.
+        if not isinstance(early, Exception):
+            watching.report()
 
     def run_body(self, magic: WatchMagic, line: str, cell: str) -> Any:
         """Run `cell` watched, as entry 2, and return its last value."""
@@ -227,16 +244,6 @@ def discard(items: list[Any], item: Any) -> None:
     """Take `item` out of a list of IPython's, unless somebody has emptied that list."""
     if item in items:
         items.remove(item)
-
-
-def _finish(watching: Watching, result: ExecutionResult | None) -> None:
-    early = None if result is None else result.error_before_exec
-    late = None if result is None else result.error_in_exec
-    watching.close(late if early is None else early)
-    # A syntax error: nothing ran, there is nothing to tell. But an interrupt between two
-    # statements of the cell counts as "before execution" too.
-    if not isinstance(early, Exception):
-        watching.report()
 
 
 class CommentOut:

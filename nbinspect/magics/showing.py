@@ -103,6 +103,8 @@ def own_errors(magic: str, users: BaseException | None = None) -> Iterator[None]
     except Exception as error:
         if error is users:
             users.__traceback__ = before  # without the frames that it was passed through
+        elif getattr(type(error), "ends_the_cell", False):
+            raise
         else:
             note_own_error(magic, error)
 

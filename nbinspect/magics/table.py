@@ -19,6 +19,7 @@ from nbinspect.magics.graphs import (
     run_autograd,
 )
 from nbinspect.magics.hint import HINT
+from nbinspect.magics.nonfinite import make_nanwatch, nanwatch_options
 from nbinspect.magics.options import (
     ExpressionOptions,
     Options,
@@ -39,7 +40,8 @@ from nbinspect.records import Record
 class Watch(Protocol):
     """What observes a cell: a context manager that has a record afterwards.
 
-    An error raised by these three becomes a short note and leaves the cell alone.
+    An error raised by these three becomes a short note and leaves the cell alone, unless its class
+    has a true `ends_the_cell`: then the cell ends with it, and its report is shown all the same.
     """
 
     @property
@@ -323,5 +325,6 @@ WATCHES: dict[str, WatchMagic] = {
     "graphwatch": WatchMagic(graphwatch_options(), make_graphwatch),
     "memwatch": WatchMagic(_memwatch_options("%%memwatch"), _memwatch),
     "gpumem": WatchMagic(_memwatch_options("%%gpumem"), _memwatch),
+    "nanwatch": WatchMagic(nanwatch_options(), make_nanwatch),
     "headroom": WatchMagic(headroom_cell_options(), make_headroom),
 }

@@ -64,13 +64,13 @@ def one_turn(
         RefusedError: it cannot or must not be run again.
     """
     for frame in frames:
-        lowest = base_line if frame.f_code is base else 0
+        lowest = base_line if is_base(frame, base) else 0
         loop = _innermost_loop(frame, lowest)
         if loop is not None:
             return _statements(frame, loop.body, "the loop's body", force=force)
-        if frame.f_code is base:
+        if is_base(frame, base):
             break
-    functions = [frame for frame in frames if frame.f_code is not base]
+    functions = [frame for frame in frames if not is_base(frame, base)]
     if functions:
         return _call(functions[-1], force=force)
     if not frames:
@@ -78,6 +78,11 @@ def one_turn(
     return _statements(
         frames[-1], _segment(frames[-1], base_line, since), "the statements", force=force
     )
+
+
+def is_base(frame: FrameType, base: CodeType | None) -> bool:
+    """Say whether a frame is the cell, or the function that holds the `with` block."""
+    return frame.f_code is base or (base is None and frame.f_code.co_name == "<module>")
 
 
 def _tree(frame: FrameType) -> ast.Module:

@@ -87,28 +87,46 @@ def sentence(finding: NanFinding) -> str:
     from nbinspect.render.words import spans_text
 
     mend = f" Mend: {finding.mend}." if finding.mend else ""
-    return spans_text((*_headline_spans(finding), " ", finding.why, *_reached_spans(finding))) + mend
+    return (
+        spans_text((*_headline_spans(finding), " ", finding.why, *_reached_spans(finding))) + mend
+    )
 
 
 def _headline_spans(finding: NanFinding) -> list[Span]:
     spans: list[Span] = [f"Step {finding.step}: "]
     if finding.kind == "leaf":
-        spans += [finding.shows, " came in with ", Code(finding.source or "a tensor"), ", first read"]
+        spans += [
+            finding.shows,
+            " came in with ",
+            Code(finding.source or "a tensor"),
+            ", first read",
+        ]
     elif finding.op == "limit":
         spans += [f"the gradient norm is too large ({finding.source})"]
     elif finding.op == "unknown":
         spans += [f"{finding.shows} turned up in the {_PHASES[finding.phase]}"]
     else:
-        spans += [Code(finding.op.removeprefix("aten.")), f" {_VERBS[finding.kind]} {finding.shows}"]
+        spans += [
+            Code(finding.op.removeprefix("aten.")),
+            f" {_VERBS[finding.kind]} {finding.shows}",
+        ]
     if finding.where is not None:
         spans += [f" in {finding.where.label} (", Code(finding.where.text), ")"]
-    if finding.phase in {"backward", "optimizer", "data"} and finding.op not in {"unknown", "limit"}:
+    if finding.phase in {"backward", "optimizer", "data"} and finding.op not in {
+        "unknown",
+        "limit",
+    }:
         spans += [f", {_PHASES[finding.phase]}"]
     spans += ["."]
     return spans
 
 
-_VERBS = {"born": "made", "inf_to_nan": "turned Inf into", "literal": "wrote", "passed": "passed on"}
+_VERBS = {
+    "born": "made",
+    "inf_to_nan": "turned Inf into",
+    "literal": "wrote",
+    "passed": "passed on",
+}
 _PHASES = {
     "forward": "forward pass",
     "backward": "in the backward pass",
@@ -160,11 +178,15 @@ def _finding(finding: NanFinding, report: NanReport, *, first: bool) -> Iterator
 def _consequence(finding: NanFinding, report: NanReport) -> Iterator[Text]:
     if finding.written:
         names = finding.written
-        spans: list[Span] = [f"The optimizer has already written {_many(len(names), 'parameter')}: "]
+        spans: list[Span] = [
+            f"The optimizer has already written {_many(len(names), 'parameter')}: "
+        ]
         for i, name in enumerate(names[:N_NAMES]):
             spans += [", " if i else "", Code(name)]
         spans.append(f" and {len(names) - N_NAMES:,} more. " if len(names) > N_NAMES else ". ")
-        spans += ["Load them, and the optimizer's state, from the last checkpoint, or make both anew."]
+        spans += [
+            "Load them, and the optimizer's state, from the last checkpoint, or make both anew."
+        ]
         yield Text(tuple(spans), "action")
     elif report.stopped and not {"parameter", "buffer"} & set(finding.reaches):
         yield Text(("The cell was stopped before the optimizer wrote: the weights are intact.",))
@@ -184,7 +206,7 @@ def _box(i: int, link: Link, n: int) -> GraphNode:
     role = "root" if i == 0 else "target" if i == n - 1 else "holder"
     hue = "TRACEBACK" if i == 0 else "GRADIENT" if i == n - 1 else "OTHER"
     label = link.op.removeprefix("aten.")
-    below = link.shows if link.role == "reached" else f"{link.node or link.module or link.phase}"
+    below = "" if link.role == "reached" else f"{link.node or link.module or link.phase}"
     where = (link.where.label,) if link.where else ()
     return GraphNode(str(i), label, below, role, hue, detail=where, alert=link.shows)  # type: ignore[arg-type]
 
@@ -293,7 +315,11 @@ def _absorbed_row(one: NanFinding) -> tuple[str, str, str, str, int]:
     return (name, where.label if where else "", where.text if where else "", what, one.n_seen)
 
 
-_MEANT = {"literal": "written on purpose", "leaf": "came with the data", "inf_to_nan": "from an Inf"}
+_MEANT = {
+    "literal": "written on purpose",
+    "leaf": "came with the data",
+    "inf_to_nan": "from an Inf",
+}
 
 
 def _notes(report: NanReport) -> Iterator[str]:

@@ -20,6 +20,7 @@ from nbinspect.numerics.pinned import Pinned
 from nbinspect.numerics.records import NanReport
 from nbinspect.numerics.replay import Outcome, Replay, loss_bits, update_again
 from nbinspect.numerics.steps import Listener, Steps, parameters
+from nbinspect.numerics.turn import is_base
 from nbinspect.ops import OpStream
 from nbinspect.tensors import is_tensor, looking
 
@@ -35,6 +36,7 @@ def nanwatch(
     grads: float | None = None,
     replay: bool = False,
     eager: bool = False,
+    sync: bool = False,
 ) -> NanWatch:
     """Answer which operation made the first NaN or Inf that reaches what matters, and why.
 
@@ -46,11 +48,13 @@ def nanwatch(
             the operation by running that step again from the state it started from.
         stop: raise `NonFiniteError` in the watched code at a finding, before the optimizer writes;
             for a fault that is born inside the optimizer, right after.
-        every: look at one step of so many; only with `light`.
+        every: look at one step of so many; a fault in between turns up at the next one, as a
+            parameter that came in bad.
         max_findings: after so many nothing more is looked at.
         grads: a gradient norm above this is a finding too.
         replay: with `light`, run the step again also where that repeats the user's side effects.
         eager: run compiled functions eagerly, so that their operations are seen.
+        sync: on an accelerator, wait for each operation, so that the values of operands are known.
 
     Returns:
         A context manager whose `report` is a `NanReport` once it has ended.
@@ -71,11 +75,11 @@ def nanwatch(
     """
     if max_findings < 1 or every < 1 or (grads is not None and not grads > 0):
         raise ValueError("max_findings and every must be at least 1, and grads above 0")
-    if not light and (every > 1 or replay):
-        raise ValueError("every and replay belong to light=True")
+    if replay and not light:
+        raise ValueError("replay belongs to light=True")
     return NanWatch(
         light=light, stop=stop, every=every, max_findings=max_findings, grads=grads, replay=replay,
-        eager=eager,
+        eager=eager, sync=sync,
     )  # fmt: skip
 
 
@@ -92,6 +96,7 @@ class NanWatch:
         grads: float | None,
         replay: bool,
         eager: bool,
+        sync: bool,
     ) -> None:
         self._report: NanReport | None = None
         self._light, self._stop, self._every = light, stop, every
@@ -103,7 +108,7 @@ class NanWatch:
         self._steps = Steps(self)
         self._undo = ExitStack()
         self._on = self._stopped = self._in_closure = False
-        self._eager = eager
+        self._eager, self._sync = eager, sync
         # For light mode: where the step began.
         self._pinned: Pinned | None = None
         self._base: tuple[CodeType | None, int, int] = (None, 0, 0)
@@ -318,6 +323,15 @@ class NanWatch:
         self._backwards_of_step = 0
         if self._on:
             self._pin()
+            self._stream_or_not()
+
+    def _stream_or_not(self) -> None:
+        """Watch operations in the steps that are looked at, and let the others run plain."""
+        if self._light or self._every == 1:
+            return
+        self._stream.__exit__()
+        if self._looks_now():
+            self._stream.__enter__()
 
     def _pin(self) -> None:
         """Keep what the next step starts from."""
@@ -325,9 +339,10 @@ class NanWatch:
             return
         code, line, _ = self._base
         frame: FrameType | None = notebook.user_frame(sys._getframe(1))
-        while frame is not None and frame.f_code is not code:
+        while frame is not None and not is_base(frame, code):
             frame = notebook.user_frame(frame.f_back)
         since = frame.f_lineno if frame is not None and frame.f_lineno > line else 0
+        del frame
         self._base = (code, line, since)
         with looking():
             self._pinned = Pinned(self._findings.buffers())
@@ -378,7 +393,7 @@ def _user_frames(base: CodeType | None) -> list[FrameType]:
     frame: FrameType | None = notebook.user_frame(sys._getframe(1))
     while frame is not None:
         found.append(frame)
-        if frame.f_code is base:
+        if is_base(frame, base):
             break
         frame = notebook.user_frame(frame.f_back)
     return found
