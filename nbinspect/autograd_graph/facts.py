@@ -58,7 +58,7 @@ class _Storages:
         self._names = names
         self._numbers: dict[Any, int] = {}
         self.parameters: dict[Any, str] = {}
-        for owned in names.parameters.values():
+        for owned in (*names.parameters.values(), names.buffers):
             for name, tensor in owned.items():
                 for key, _ in storage_keys(tensor):
                     self.parameters.setdefault(key, name)

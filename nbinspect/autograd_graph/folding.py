@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
 from typing import Literal
 
 from nbinspect.autograd_graph.groups import LEAF, Group, Item, grouped, is_hidden
@@ -35,7 +35,9 @@ class Folding:
         self._root = nodes[-1].key if nodes else -1
         shown = [n for n in nodes if n.key == self._root or not is_hidden(n, show_params=params)]
         self._items = grouped(report, shown)
-        self._links = _contracted(report, {node.key for node in shown})
+        visible = {node.key for node in shown}
+        self._links = _contracted(report, visible)
+        self._problems = _problems(report, visible)
         self.groups: dict[str, Group] = {}
         todo = list(self._items)
         while todo:
@@ -77,7 +79,7 @@ class Folding:
 
         Cost: linear in the number of nodes.
         """
-        drawing = _Drawing(self._report, self._root, colour)
+        drawing = _Drawing(self._report, self._root, colour, self._problems)
         home: dict[int, str] = {}
         todo: list[tuple[Item, str, str]] = [(one, "", "") for one in reversed(self._items)]
         while todo:
@@ -125,11 +127,31 @@ def _contracted(report: GraphReport, shown: Set[int]) -> list[tuple[int, int]]:
     return links
 
 
+def _problems(report: GraphReport, shown: Set[int]) -> dict[int, str]:
+    """Give each node's problem; that of a node that is not shown goes to who takes its output."""
+    consumers: dict[int, list[int]] = defaultdict(list)
+    for edge in report.edges:
+        consumers[edge.source].append(edge.target)
+    found: dict[int, str] = {}
+    for node in report.nodes:
+        todo = [node.key] if node.problem else []
+        while todo:
+            key = todo.pop()
+            if key in shown:
+                words = node.problem if key == node.key else f"{node.problem} of {node.leaf}"
+                found.setdefault(key, words)
+            else:
+                todo += consumers[key]
+    return found
+
+
 class _Drawing:
     """Collects boxes, arrows and frames of one picture."""
 
-    def __init__(self, report: GraphReport, root: int, colour: Colour) -> None:
-        self._report, self._root, self._colour = report, root, colour
+    def __init__(
+        self, report: GraphReport, root: int, colour: Colour, problems: Mapping[int, str]
+    ) -> None:
+        self._report, self._root, self._colour, self._problems = report, root, colour, problems
         self._boxes: list[GraphNode] = []
         self._edges: list[GraphEdge] = []
         self._frames: list[GraphFrame] = []
@@ -163,7 +185,7 @@ class _Drawing:
             kind = f"{kind} x{group.times}".strip()
         size = saved_bytes(nodes) or None
         self._note_heat(group.key, nodes)
-        bad = next((node.problem for node in nodes if node.problem), "")
+        bad = next((self._problems[n.key] for n in nodes if n.key in self._problems), "")
         has_root = any(node.key == self._root for node in nodes)
         return GraphNode(
             key=group.key,
@@ -191,7 +213,7 @@ class _Drawing:
         lines = list(dict.fromkeys(node.line.label for node in nodes if node.line))
         if lines:
             yield ", ".join(lines[:3])
-        yield from (node.problem for node in nodes if node.problem)
+        yield from (self._problems[node.key] for node in nodes if node.key in self._problems)
 
     def _node_box(self, node: AutogradNode, frame: str, within: str) -> GraphNode:
         is_root = node.key == self._root
@@ -216,7 +238,7 @@ class _Drawing:
             size_bytes=node.saved_bytes or None,
             detail=tuple(_node_facts(node)),
             frame=frame,
-            alert=node.problem.partition(" ")[0],
+            alert=self._problems.get(node.key, "").partition(" ")[0],
             path=node.leaf if is_leaf else "",
         )
 

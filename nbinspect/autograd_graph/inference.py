@@ -76,7 +76,7 @@ def infer_modules(about: Surroundings) -> list[str]:
             continue
         last = direct[before] if before is not None else None
         following = direct[upcoming] if upcoming is not None else None
-        found[n] = _between(about, n, last, following)
+        found[n] = _between(about, n, (last, following), found[n - 1] if n else None)
     modules = [module or "" for module in found]
     _give_tails(modules, direct, about)
     return modules
@@ -111,29 +111,45 @@ def _owner(about: Surroundings, leaf: int, uses: dict[int, int]) -> str:
     return owners[min(use, len(owners) - 1)]
 
 
-def _between(about: Surroundings, node: int, last: str | None, following: str | None) -> str | None:
+def _between(
+    about: Surroundings, node: int, around: tuple[str | None, str | None], previous: str | None
+) -> str | None:
+    """Give the module of a node that is between two that take parameters."""
+    last, following = around
     if last is None or following is None:  # before and after all modules
         return None
     common = shared_prefix(last, following)
     while common in about.containers and common != last:
         part = f"{common}.{last[len(common) + 1 :].partition('.')[0]}"
-        between = _skipped(about, common, part, following)
-        if between:
-            name = about.names[node].lower()
-            return next((one for one in between if _stem(about.types[one]) in name), between[0])
+        skipped = _skipped(about, common, part, following)
+        if skipped:
+            return _one_of(skipped, about, node, previous)
         common = part
         if common == last:
             break
     return common or None
 
 
+def _one_of(skipped: list[str], about: Surroundings, node: int, previous: str | None) -> str:
+    """Choose among parts without parameters: by the operation's name, else in their order."""
+    if previous in skipped:
+        at = skipped.index(previous)
+        is_over = _stem(about.types[previous]) in about.names[node - 1].lower()
+        skipped = skipped[at + is_over :] or [previous]
+    name = about.names[node].lower()
+    return next((one for one in skipped if _stem(about.types[one]) in name), skipped[0])
+
+
 def _skipped(about: Surroundings, container: str, part: str, following: str) -> list[str]:
-    """Give the parts of a container between two others: those have no parameters of their own."""
+    """Give the parts of a container after one, up to the next that has parameters."""
     parts = about.parts(container)
-    after = f"{container}.{following[len(container) + 1 :].partition('.')[0]}"
-    if part not in parts or after not in parts:
+    if part not in parts:
         return []
-    return parts[parts.index(part) + 1 : parts.index(after)]
+    rest = parts[parts.index(part) + 1 :]
+    if not following.startswith(f"{container}."):
+        return rest
+    after = f"{container}.{following[len(container) + 1 :].partition('.')[0]}"
+    return rest[: rest.index(after)] if after in rest else []
 
 
 def _stem(type_name: str) -> str:

@@ -31,6 +31,7 @@ class Names:
         types: class name by module fqn.
         containers: fqns of modules that only hold others.
         parameters: for each outermost module its parameters by fqn.
+        buffers: the buffers of all of them by fqn.
         variables: for each tensor the user's names.
         nodes: for each autograd node the names of tensors that it made.
         by_storage: the user's names of tensors, by what `storage_key` gives for them.
@@ -42,13 +43,15 @@ class Names:
     types: dict[str, str] = field(default_factory=dict)
     containers: set[str] = field(default_factory=set)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
+    buffers: dict[str, Any] = field(default_factory=dict)
     variables: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     nodes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     by_storage: dict[Any, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def close(self) -> None:
-        """Let go of the parameters."""
+        """Let go of parameters and buffers."""
         self.parameters.clear()
+        self.buffers.clear()
 
     def tensor(self, tensor: Any) -> str:
         """Name a tensor: its fqn, else a variable, "" for neither."""
@@ -147,8 +150,8 @@ def _name_module(names: Names, top: Any, prefix: str) -> None:
                 if tensor is not None:
                     names.owners[id(tensor)].append(f"{label}.{key}")
                     names.owner_modules[id(tensor)].append(label)
-                    if place == "_parameters":
-                        own[f"{label}.{key}"] = tensor
+                    held = own if place == "_parameters" else names.buffers
+                    held[f"{label}.{key}"] = tensor
     names.parameters[prefix] = own
 
 

@@ -65,6 +65,16 @@ def run_autograd(options: argparse.Namespace) -> Record:
     return report
 
 
+def explore_graph(_options: argparse.Namespace, record: Record) -> bool:
+    """Show a graph together with the picture to walk in."""
+    import nbinspect
+
+    if not isinstance(record, nbinspect.GraphReport) or not record.nodes:
+        return False
+    nbinspect.explore(record).show()
+    return True
+
+
 def graphwatch_options() -> Options:
     """Make the parser of `%%graphwatch`."""
     options = Options(

@@ -14,6 +14,7 @@ from typing import Protocol
 from nbinspect.magics.expression import evaluate
 from nbinspect.magics.graphs import (
     autograd_options,
+    explore_graph,
     graphwatch_options,
     make_graphwatch,
     run_autograd,
@@ -314,7 +315,7 @@ def _traceback_memory(options: argparse.Namespace) -> Record | None:
 
 
 LINE_MAGICS: dict[str, LineMagic] = {
-    "autograd": LineMagic(autograd_options(), run_autograd),
+    "autograd": LineMagic(autograd_options(), run_autograd, explore_graph),
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
     "headroom": LineMagic(headroom_line_options(), run_headroom),
     "refchain": LineMagic(_refchain_options(), _refchain, _explore),
@@ -322,7 +323,7 @@ LINE_MAGICS: dict[str, LineMagic] = {
 }
 
 WATCHES: dict[str, WatchMagic] = {
-    "graphwatch": WatchMagic(graphwatch_options(), make_graphwatch),
+    "graphwatch": WatchMagic(graphwatch_options(), make_graphwatch, explore_graph),
     "memwatch": WatchMagic(_memwatch_options("%%memwatch"), _memwatch),
     "gpumem": WatchMagic(_memwatch_options("%%gpumem"), _memwatch),
     "nanwatch": WatchMagic(nanwatch_options(), make_nanwatch),

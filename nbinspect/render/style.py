@@ -124,6 +124,8 @@ _RULES = """
 .nbi.nbi .nbi-graph text.nbi-elabel{paint-order:stroke;stroke:var(--nbi-paper);stroke-width:3px;stroke-linejoin:round}
 .nbi.nbi .nbi-alert rect{stroke:var(--nbi-alert);stroke-width:2.5px}
 .nbi.nbi .nbi-alert .nbi-small{fill:var(--nbi-ink)}
+.nbi.nbi .nbi-graph .nbi-heat~.nbi-small{fill:var(--nbi-ink)}
+.nbi.nbi .nbi-heat~foreignObject .nbi-words:not([data-b=""])::after{color:var(--nbi-ink)}
 .nbi.nbi .nbi-frame rect{fill:none;stroke:var(--nbi-muted);stroke-width:1px}
 .nbi.nbi .nbi-graph .nbi-frame-label{font:12px var(--nbi-font);fill:var(--nbi-muted)}
 .nbi.nbi .nbi-frame-words{display:block;white-space:pre;overflow:hidden;text-align:left}

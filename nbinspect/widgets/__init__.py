@@ -6,6 +6,7 @@ import sys
 import typing
 
 if typing.TYPE_CHECKING:
+    from nbinspect.autograd_graph.records import GraphReport
     from nbinspect.referrers.records import ReferenceReport
     from nbinspect.widgets.explorer import GraphExplorer
 
@@ -37,14 +38,14 @@ def close_live() -> int:
     return int(session.close_live()) if session else 0
 
 
-def explore(report: ReferenceReport, target: object = None) -> GraphExplorer:
-    """Who else keeps this alive? Walk up from box to box with clicks.
+def explore(report: ReferenceReport | GraphReport, target: object = None) -> GraphExplorer:
+    """Who else keeps this alive, or what is in this module? Walk from box to box with clicks.
 
     Shown in a notebook, it shows the report too, which stays when no kernel answers any more.
 
     Args:
-        report: what `nbinspect.refchain` answered.
-        target: the object that was asked about, only referred to weakly; without it, and for an
+        report: what `nbinspect.refchain` answered, or `nbinspect.autograd`.
+        target: for `refchain`, the object that was asked about, only referred to weakly; without it, and for an
             object that allows no weak reference, the picture does not unfold.
 
     Returns:

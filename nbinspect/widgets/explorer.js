@@ -4,7 +4,7 @@ const SVG = "http://www.w3.org/2000/svg";
 const PAD = 14;
 const TALLEST = 680;
 const ARROWS = { ArrowUp: [0, -1], ArrowDown: [0, 1], ArrowLeft: [-1, 0], ArrowRight: [1, 0] };
-const LOOKS = ["fill", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order", "font", "opacity"];
+const LOOKS = ["fill", "fill-opacity", "stroke", "stroke-width", "stroke-dasharray", "stroke-linejoin", "paint-order", "font", "opacity"];
 const SLOW_MS = 4000;
 const SLOW = "No answer yet: the kernel runs a cell, or it is gone. The picture stays as it is.";
 
@@ -211,9 +211,11 @@ function render({ model, el }) {
   search.type = "search";
   search.placeholder = "Search";
   search.setAttribute("aria-label", "Search the boxes");
+  const controls = add(head, "div", "nbg-tools");
   const tools = add(head, "div", "nbg-tools");
   const view = add(root, "div", "nbg-view");
   const stage = add(view, "div", "nbg-stage");
+  const scale = add(root, "div", "nbi-scale");
   const problem = add(root, "div", "nbg-problem");
   problem.setAttribute("role", "alert");
   const said = add(root, "div", "nbg-said");
@@ -258,6 +260,37 @@ function render({ model, el }) {
       problem.textContent = SLOW;
     }, SLOW_MS);
     model.send({ kind: "toggle", key: box.dataset.key });
+  }
+  // What the reader may choose: a list where there are options, else on or off.
+  function offer({ name: id, label, value, options }) {
+    const line = add(controls, "label", "nbg-control", label);
+    const field = add(line, options ? "select" : "input", options ? "nbg-button" : "");
+    if (options) {
+      options.forEach(([key, words]) => (add(field, "option", "", words).value = key));
+      field.value = value;
+    } else {
+      field.type = "checkbox";
+      field.checked = value;
+    }
+    field.addEventListener("change", () => {
+      if (isGone) return;
+      said.textContent = "Waiting for the kernel\u2026";
+      model.send({ kind: "choose", name: id, value: options ? field.value : field.checked });
+    });
+  }
+  function dressControls() {
+    const { controls: offered, scale: colours } = picture();
+    const focused = [...controls.querySelectorAll("select, input")].indexOf(document.activeElement);
+    controls.replaceChildren();
+    offered.forEach(offer);
+    if (focused >= 0) controls.querySelectorAll("select, input")[focused]?.focus();
+    scale.replaceChildren();
+    scale.hidden = !colours;
+    if (!colours) return;
+    add(scale, "span", "", colours.title);
+    add(scale, "span", "", colours.low);
+    add(scale, "span", "nbi-ramp").style.background = `linear-gradient(90deg, ${colours.fill}0b, ${colours.fill}8c)`;
+    add(scale, "span", "", colours.high);
   }
   function rest() {
     clearTimeout(waiting);
@@ -314,13 +347,14 @@ function render({ model, el }) {
     look.show(document.importNode(parsed.documentElement, true), now);
     boxes = [...stage.querySelectorAll(".nbi-node")];
     dress();
+    dressControls();
     find();
     settle(at, known);
     if (focused) (boxOf(focused) || boxOf(now.key) || boxes[0]).focus({ preventScroll: true });
     said.textContent = now.said;
     problem.textContent = now.error;
     const unfolds = boxes.some((each) => each.matches(".nbi-unfold"));
-    caption.textContent = `${unfolds ? "Click a box with a plus, or press Enter on it, to see who else holds it. " : ""}${now.caption}`;
+    caption.textContent = `${unfolds ? `${now.hint} ` : ""}${now.caption}`;
   }
 
   function onKey(event) {

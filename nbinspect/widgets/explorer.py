@@ -11,6 +11,7 @@ import anywidget
 import torch
 import traitlets
 
+from nbinspect.autograd_graph.records import GraphReport
 from nbinspect.blocks import Graph
 from nbinspect.records import Record
 from nbinspect.referrers.records import ReferenceReport
@@ -18,6 +19,7 @@ from nbinspect.referrers.view import graph as reference_graph
 from nbinspect.render.format import count, printable, seconds
 from nbinspect.render.graph_svg import to_graph_svg
 from nbinspect.render.limit import MOST_NODES
+from nbinspect.render.palette import hue
 from nbinspect.render.picture import PAGE_WIDTH
 from nbinspect.render.style import style_sheet
 from nbinspect.tensors import class_name
@@ -47,6 +49,7 @@ class GraphExplorer(anywidget.AnyWidget):
     _esm = (_HERE / "explorer.js").read_text("utf-8")
     _css = style_sheet() + (_HERE / "explorer.css").read_text("utf-8")
     picture: Any = traitlets.Dict().tag(sync=True)
+    hint = "Click a box with a plus, or press Enter on it, to see who else holds it."
 
     def __init__(
         self, first: Graph, neighbours: Neighbours | None, record: Record, note: str = ""
@@ -56,7 +59,7 @@ class GraphExplorer(anywidget.AnyWidget):
         self._growing = GrowingGraph(first)
         self._is_wide, self._serial = False, 0
         self._draw("", "", "")
-        self.on_msg(_toggle_if_asked)
+        self.on_msg(_answer)
 
     def show(self) -> None:
         """Put the record and, below it, the graph under the running cell."""
@@ -125,13 +128,13 @@ class GraphExplorer(anywidget.AnyWidget):
         return f"{what} ({seconds(time.perf_counter() - start)}).", ""
 
     def _widened(self) -> tuple[str, str]:
-        if len(self._growing.graph().nodes) > MOST_NODES:
+        if len(self._shown().nodes) > MOST_NODES:
             return "", f"One picture shows {MOST_NODES} boxes at most; fold some to see others."
         return "All are shown.", ""
 
     def _draw(self, key: str, said: str, error: str) -> None:
         """Lay the graph out and send it, with what became of the box `key`."""
-        shown = self._growing.graph()
+        shown = self._shown()
         drawn = to_graph_svg(shown, float("inf") if self._is_wide else PAGE_WIDTH)
         self._serial += 1
         self.picture = {
@@ -140,23 +143,58 @@ class GraphExplorer(anywidget.AnyWidget):
             "width": drawn.width,
             "height": drawn.height,
             "caption": " ".join(part for part in (self._note, drawn.caption) if part),
-            "unfolded": [printable(each) for each in self._growing.found],
+            "unfolded": [printable(each) for each in self._unfolded()],
             "gone": [printable(node.key) for node in shown.nodes if node.key in self._growing.gone],
             "key": key,
             "said": printable(said),
             "error": printable(error),
+            "hint": self.hint,
+            "controls": self._controls(),
+            "scale": _scale(shown),
             "serial": self._serial,
         }
 
+    def _shown(self) -> Graph:
+        """Give the graph as it is now."""
+        return self._growing.graph()
 
-def _toggle_if_asked(widget: GraphExplorer, content: dict[str, Any], _buffers: Any) -> None:
-    if content.get("kind") == "toggle":
+    def _unfolded(self) -> list[str]:
+        """Give the keys of what is unfolded."""
+        return list(self._growing.found)
+
+    def _controls(self) -> list[dict[str, Any]]:
+        """Give what the reader may choose: a list if it has options, else on or off."""
+        return []
+
+    def choose(self, name: str, value: Any) -> None:
+        """Take what the reader has chosen."""
+
+
+def _scale(graph: Graph) -> dict[str, str] | None:
+    """Give what the colour of boxes stands for as the page wants it."""
+    scale = graph.scale
+    if scale is None:
+        return None
+    words = {"title": scale.title, "low": scale.low, "high": scale.high}
+    return {name: printable(text) for name, text in words.items()} | {"fill": hue(scale.hue).fill}
+
+
+def _answer(widget: GraphExplorer, content: dict[str, Any], _buffers: Any) -> None:
+    kind = content.get("kind")
+    if kind == "toggle":
         widget.send({"kind": "working"})
         widget.toggle(str(content.get("key")))
+    elif kind == "choose":
+        widget.send({"kind": "working"})
+        widget.choose(str(content.get("name")), content.get("value"))
 
 
-def explore(report: ReferenceReport, target: object = None) -> GraphExplorer:
+def explore(report: ReferenceReport | GraphReport, target: object = None) -> GraphExplorer:
     """Make a picture to walk in; see `nbinspect.widgets.explore`."""
+    if isinstance(report, GraphReport):
+        from nbinspect.widgets.explorer_folding import FoldingExplorer
+
+        return FoldingExplorer(report)
     first = reference_graph(report)
     if target is None:
         return GraphExplorer(first, None, report)
