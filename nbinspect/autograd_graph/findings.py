@@ -266,23 +266,24 @@ def _old_part(question: Question) -> tuple[set[int], str]:
     numbers = [_torch.sequence_number(node) for node in question.walked.nodes]
     if question.freed and question.saves:
         last = max((numbers[key] or 0) for key in question.freed)
-        known = (one for one in question.seen.backwards if one > last)
+        known = min((one for one in question.seen.backwards if one > last), default=0)
         why = "backward has already run on that part and will raise an error when it comes there again."
-        return _grown(question, _up_to(numbers, min(known, default=last + 1))), why
+        return _up_to(numbers, known) if known else _grown(question, _up_to(numbers, last + 1)), why
     border = max((_stepped(question, numbers)), default=0)
     if border:
         why = "an optimizer has changed parameters since, so it makes every step longer, keeps its "
         why += "activations and may raise an error in backward."
-        return _grown(question, _up_to(numbers, border)), why
+        return _up_to(numbers, border), why
     return set(), ""
 
 
 def _grown(question: Question, old: set[int]) -> set[int]:
-    """Add nodes that save nothing and only take what is old: they end the earlier step."""
-    for node in question.facts.nodes[:-1]:
-        producers = question.producers[node.key]
-        if not node.saved and producers and old.issuperset(producers):
-            old.add(node.key)
+    """Add nodes that save nothing and take nothing but what is old: they end the earlier step."""
+    for facts, node in zip(question.facts.nodes[:-1], question.walked.nodes, strict=False):
+        producers = question.producers[facts.key]
+        takes_all = len(producers) == len(node.next_functions)
+        if not facts.saved and producers and takes_all and old.issuperset(producers):
+            old.add(facts.key)
     return old
 
 

@@ -56,9 +56,10 @@ def labels(lab) -> list[str]:
     ).all_text_contents()
 
 
-def settled(lab) -> None:
-    expect(lab.page.locator(".nbg-said")).not_to_have_text(re.compile("Waiting|Searching"))
-    expect(lab.page.locator(".nbg-problem")).to_have_text("")
+def settled(lab, n=0) -> None:
+    explorer = lab.page.locator(".nbg-explorer").nth(n)
+    expect(explorer.locator(".nbg-said")).not_to_have_text(re.compile("Waiting|Searching"))
+    expect(explorer.locator(".nbg-problem")).to_have_text("")
 
 
 def shoot(lab, artifacts, name: str) -> None:
@@ -113,7 +114,7 @@ def test_modules_unfold_and_fold_and_take_colour(open_notebook, artifacts):
     second.get_by_label("Colour by").select_option("gradient")
     expect(second.locator(".nbi-scale").last).to_contain_text("gradient norm")
     expect(second.locator(".nbg-stage .nbi-alert")).not_to_have_count(0)
-    settled(lab)
+    settled(lab, 1)
     shoot(lab, artifacts, "gradient-light")
     assert_clean(lab)
 
