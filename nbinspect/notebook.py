@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import itertools
 import linecache
 import os
 import re
@@ -94,6 +95,31 @@ def _as_typed(text: str) -> str:
     except (SyntaxError, ValueError):
         return text
     return f"{found[1]}%{name} {line}".strip()
+
+
+def source_segment(code: CodeType, instruction: int) -> str:
+    """Give the expression that an instruction belongs to, e.g. ``d.sqrt()``, as the user wrote it.
+
+    Args:
+        code: the code of a frame.
+        instruction: the frame's ``f_lasti``.
+
+    Returns:
+        "" if the source or the position is not to be had (``python -X no_debug_ranges``).
+    """
+    positions = next(itertools.islice(code.co_positions(), instruction // 2, None), None)
+    if positions is None or None in positions:
+        return ""
+    first, last, start, end = positions
+    lines = [
+        linecache.getline(code.co_filename, number).encode()  # columns count bytes
+        for number in range(first or 0, (last or 0) + 1)
+    ]
+    if not lines:
+        return ""
+    lines[-1] = lines[-1][:end]
+    lines[0] = lines[0][start:]
+    return b"".join(lines).decode(errors="replace")
 
 
 def _short(filename: str) -> str:

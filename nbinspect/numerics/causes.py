@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from nbinspect.numerics.flow import Event
 
 Losses = tuple[tuple[int, float], ...]
-_GREW = 1e3  # a loss that grew by this factor is one that runs away
+_GREW = 1e4  # a loss that grew by this factor is one that runs away
 
 
 class Cause(NamedTuple):
@@ -47,6 +47,7 @@ class Seen:
         self.result = self.arg("result")
         where = event.where
         self.line = "" if where is None else notebook.source_line(*where).text
+        self.source = event.source
 
     def arg(self, *names: str) -> Operand | None:
         """Give the operand with one of these names."""
@@ -61,7 +62,7 @@ class Seen:
 
     def user(self, base: str, otherwise: str = "x") -> str:
         """Give the user's own expression for the operand."""
-        return operand_text(self.line, base) or otherwise
+        return operand_text(self.source, base) or operand_text(self.line, base) or otherwise
 
     @property
     def limit(self) -> float:
@@ -123,9 +124,23 @@ def _leaf(seen: Seen) -> Cause:
     name = event.leaf or "A tensor that was given"
     what = f"`{name}`" if event.leaf else name
     values = "NaN" if event.shows_nan else "Inf"
+    if event.n_values == 1 and not event.leaf:
+        return Cause(f"The number that is written here is {values}.", certain=True)
     start = f"{what} holds {values} before any operation of the watched code has written it"
     if event.n_bad:
         start += f": {event.n_bad:,} of {event.n_values:,} values{at_index(event.at)}"
+    if event.place == "buffer":
+        return Cause(
+            f"{what} holds {values}: it was averaged from a batch that held {values}, or loaded so.",
+            "reset it, e.g. module.reset_running_stats(), and check each batch before the forward pass",
+            certain=True,
+        )
+    if event.place == "parameter":
+        return Cause(
+            f"{what} holds {values}, though the loss and the gradients that were looked at were "
+            "finite: it was written outside of them, by an update by hand or through NumPy.",
+            "run the cell under %%nanwatch without --light, which sees each operation",
+        )
     if name.endswith(".grad"):
         return Cause(f"{start}.", "optimizer.zero_grad(set_to_none=True)", certain=True)
     if _is_parameter(seen):
@@ -191,7 +206,7 @@ def _range(operand: Operand) -> str:
 def _with_history(cause: Cause, seen: Seen) -> Cause:
     """Add how the loss ran away before, which makes the step size the likeliest cause."""
     sizes = [abs(value) for _, value in seen.losses if math.isfinite(value) and value]
-    if cause.certain or len(sizes) < 3 or seen.event.node is not None:
+    if cause.certain or len(sizes) < 2 or seen.event.node is not None:
         return cause
     tail = sizes[-8:]
     rising = sum(b > a for a, b in itertools.pairwise(tail)) >= 0.8 * (len(tail) - 1)

@@ -29,6 +29,10 @@ from nbinspect.tensors import describe
 _MOST_LOSSES = 200
 _MOST_ABSORBED = 50
 _MOST_NAMES = 64
+_MANY_SKIPS = 15  # a scale of 2**16 is 2 after so many
+
+
+_Buffer = tuple[weakref.ref[nn.Module], str, str]  # its module, its name there, its whole name
 
 
 class Bad(NamedTuple):
@@ -79,14 +83,15 @@ class Findings:
         self.n_backwards = 0
         self.skipped_steps = 0
         self.last_skipped = False
+        self._skips_in_a_row = 0
         self.losses: deque[tuple[int, float]] = deque(maxlen=_MOST_LOSSES)
         self.notes: dict[str, None] = {}
         self._flow = flow
         self._cases: dict[tuple[Any, ...], _Case] = {}
         self._fresh: list[_Case] = []
         self._of_loss: _Case | None = None  # the case of the loss whose backward ran last
-        self._merged: set[tuple[Any, ...]] = set()  # parts of a case
-        self._buffers: dict[tuple[int, str], tuple[weakref.ref[nn.Module], str]] = {}
+        self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
+        self._buffers: dict[tuple[int, str], _Buffer] = {}
 
     def __len__(self) -> int:
         return len(self._cases)
@@ -104,6 +109,8 @@ class Findings:
     def next_step(self) -> None:
         """Count a step that has ended."""
         self.n_steps += 1
+        if not self.last_skipped:
+            self._skips_in_a_row = 0
         self._flow.next_step()
 
     def note_loss(self, roots: list[torch.Tensor]) -> None:
@@ -122,7 +129,10 @@ class Findings:
     # Where bad values are.
 
     def bad(self, place: str, tensors: list[torch.Tensor], *, grads: bool = False) -> list[Bad]:
-        """Give the bad ones among the tensors of one place, or among their gradients."""
+        """Give the bad ones among the tensors of one place, or among their gradients.
+
+        Cost: one pass over them and, while all is well, one synchronisation a device and dtype.
+        """
         pairs = [(one.grad, one) for one in tensors] if grads else [(one, one) for one in tensors]
         owners = {id(value): owner for value, owner in pairs if value is not None}
         found = bad_ones(value for value, _ in pairs if value is not None)
@@ -133,7 +143,7 @@ class Findings:
         made = []
         for one in found:
             owner = owners[id(one)]
-            name = names.gradient(owner) if grads else names(owner) or _plain_name(place, one)
+            name = names.gradient(owner) if grads else names(owner) or self._old_name(place, one)
             made.append(Bad(place, one, id(owner), name, len(owners)))
         return made
 
@@ -148,7 +158,7 @@ class Findings:
         if not self._buffers:
             self.learn_buffers()
         found = []
-        for ref, name in self._buffers.values():
+        for ref, name, _ in self._buffers.values():
             module = ref()
             value = None if module is None else module._buffers.get(name)  # noqa: SLF001 - no property is run
             if value is not None:
@@ -157,8 +167,16 @@ class Findings:
 
     def learn_buffers(self) -> None:
         """Look for modules that have names now."""
-        for ref, name in _buffers_in_sight():
-            self._buffers[id(ref()), name] = ref, name
+        for ref, name, full_name in _buffers_in_sight():
+            self._buffers.setdefault((id(ref()), name), (ref, name, full_name))
+
+    def _old_name(self, place: str, tensor: torch.Tensor) -> str:
+        """Name a buffer as it was called when it was met, since its owner's name may be gone."""
+        for ref, name, full_name in self._buffers.values() if place == "buffer" else ():
+            module = ref()
+            if module is not None and module._buffers.get(name) is tensor:  # noqa: SLF001 - no property is run
+                return full_name
+        return _plain_name(place, tensor)
 
     def look_at_size(self, leaves: list[torch.Tensor], most: float) -> None:
         """Note gradients whose norm is above `most`; the values themselves may be finite."""
@@ -171,24 +189,37 @@ class Findings:
         event.leaf = f"{norm:.4g} > {most:g}"
         self._case_of("grad", event, "gradients")
 
-    def skipped(self, parameters: list[torch.Tensor]) -> list[Bad]:
+    def skipped(self, found: list[Bad], outcome: Outcome | None) -> bool:
         """Note a step that a GradScaler skipped: what overflowed in it is the scaler's business.
 
-        What its scale cannot have caused is given all the same: values that were bad before the
-        backward pass, and a backward whose operands show another cause.
+        What its scale cannot have caused is a finding all the same: values that were bad before
+        the backward pass, and a backward whose operands show another cause. Nor can it be the
+        scale that fails many times in a row.
+
+        Args:
+            found: the bad gradients.
+            outcome: what running the step again told.
+
+        Returns:
+            Whether all of it is the scaler's.
         """
         self.skipped_steps += 1
+        self._skips_in_a_row += 1
         self.last_skipped = True
-        found = []
-        for one in self.bad("grad", parameters, grads=True):
-            event = self._flow.event_of(one.tensor)
-            if event is None:
-                continue
-            if event.origin.phase == "backward" and not explain(event.origin, ()).certain:
-                event.origin.absorber = "GradScaler"
-            else:
-                found.append(one)
-        return found
+        rest = [one for one in found if not self._is_scalers(one, outcome)]
+        self.take(rest, outcome, None)
+        return not rest
+
+    def _is_scalers(self, bad: Bad, outcome: Outcome | None) -> bool:
+        event = self._flow.event_of(bad.tensor)
+        if event is None and outcome is not None:
+            event = outcome.event_for(bad.place, bad.key)
+        if event is None:
+            return self._skips_in_a_row < _MANY_SKIPS
+        if event.origin.phase != "backward" or explain(event.origin, ()).certain:
+            return False
+        event.origin.absorber = "GradScaler"
+        return True
 
     # Cases.
 
@@ -203,13 +234,17 @@ class Findings:
         if outcome is not None and outcome.flow is not None:
             self._flow.origins += outcome.flow.origins
             self._flow.counts.update(outcome.flow.counts)
+        unseen: dict[str, Event] = {}
         for one in found:
             event = self._flow.event_of(one.tensor)
             if event is None and outcome is not None:
                 event = outcome.event_for(one.place, one.key)
             if event is None and one.place != "buffer":
                 event = self._known_in_step()
-            self._found(one, event or self._unseen(one, optimizer))
+            if event is None:
+                event = unseen.get(one.place) or self._unseen(one, optimizer)
+                unseen[one.place] = event
+            self._found(one, event)
 
     def _known_in_step(self) -> Event | None:
         """Without a stream, what turns up later in a step is laid to what was found before."""
@@ -231,9 +266,8 @@ class Findings:
         Where the loss is bad already, what its own backward makes anew is part of that.
         """
         if place == "grad" and event.origin.phase == "backward" and self._of_loss is not None:
-            self._merged.add(event.origin.key)
-            return self._of_loss
-        case = self._cases.get(event.origin.key)
+            self._merged[event.origin.key] = self._of_loss
+        case = self._merged.get(event.origin.key) or self._cases.get(event.origin.key)
         if case is None:
             case = _Case(event.origin, self._flow.step, event, name)
             self._cases[event.origin.key] = case
@@ -249,6 +283,7 @@ class Findings:
         event = self._flow.unseen(bad.tensor, "leaf" if is_leaf else "unknown", phase, bad.name)
         event.where = None if is_leaf else user_site(sys._getframe())
         event.at, event.n_bad = first_bad(bad.tensor)
+        event.place = bad.place
         return event
 
     def fresh(self) -> list[NanFinding]:
@@ -405,13 +440,13 @@ def _plain_name(place: str, tensor: torch.Tensor) -> str:
     return place if place == "loss" else f"a {place} of {describe(tensor)}"
 
 
-def _buffers_in_sight() -> Iterator[tuple[weakref.ref[nn.Module], str]]:
+def _buffers_in_sight() -> Iterator[_Buffer]:
     names = Names()
     try:
         modules = {id(one): one for module in names.modules for one in module.modules()}
         for one in modules.values():
             for name, value in one._buffers.items():  # noqa: SLF001 - what `buffers()` reads
                 if value is not None and can_be_bad(value):
-                    yield weakref.ref(one), name
+                    yield weakref.ref(one), name, names(value)
     finally:
         names.close()

@@ -23,7 +23,7 @@ from nbinspect.numerics.check import PLAIN, WIDE, can_be_bad, dense_parts, flags
 from nbinspect.numerics.operands import Index, first_bad, operand, operands
 from nbinspect.numerics.plans import Plan, plan, written_values
 from nbinspect.numerics.records import Operand
-from nbinspect.ops import ModuleNames, Site, user_site
+from nbinspect.ops import ModuleNames, Site
 
 _DEPTH = 2  # from a subscriber up to the dispatch mode
 _MOST_DETAILS = 200  # of a step, described value by value
@@ -42,7 +42,9 @@ class Event:
         shows_inf: whether there is an Inf.
         meant: an infinity that the code asked for.
         operands: what went in and came out; () if nobody looked.
+        source: the expression in the user's line that ran, "" if that is not known.
         leaf: for a leaf, the tensor's name.
+        place: for what no operation was seen to make, where it was found.
         absorber: the operation that took it in and gave finite values.
     """
 
@@ -65,7 +67,9 @@ class Event:
     n_bad: int = 0
     n_values: int = 0
     operands: tuple[Operand, ...] = ()
+    source: str = ""
     leaf: str = ""
+    place: str = ""
     absorber: str = ""
     absorber_phase: str = ""
     absorber_node: str | None = None
@@ -121,30 +125,52 @@ class _Source:
     event: Event
 
 
+class Spot(NamedTuple):
+    """A place in the user's code, to the instruction."""
+
+    site: Site
+    instruction: int
+
+    @property
+    def source(self) -> str:
+        """The expression that ran there."""
+        return "" if self.site is None else notebook.source_segment(self.site[0], self.instruction)
+
+
+_NOWHERE = Spot(None, 0)
+
+
+def _spot(frame: FrameType | None) -> Spot:
+    found = notebook.user_frame(frame)
+    if found is None:
+        return _NOWHERE
+    return Spot((found.f_code, found.f_lineno), found.f_lasti)
+
+
 class ForwardSites:
     """Remembers which line and module made each autograd node of this step and the one before."""
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
-        self._places: list[tuple[Site, str]] = []
+        self._places: list[tuple[Spot, str]] = []
         self._step_starts: list[int] = [0]
         self.last = -1
 
-    def add(self, number: int, site: Site, module: str) -> None:
+    def add(self, number: int, spot: Spot, module: str) -> None:
         """Note that the nodes up to `number` were made here."""
         if self._numbers and number <= self._numbers[-1]:  # another thread counts on its own
             return
         self._numbers.append(number)
-        self._places.append((site, module))
+        self._places.append((spot, module))
 
-    def find(self, node: Any) -> tuple[Site, str]:
+    def find(self, node: Any) -> tuple[Spot, str]:
         """Give the forward line and module of a node."""
         number = _torch.sequence_number(node)
         if number is None:
-            return None, ""
+            return _NOWHERE, ""
         at = bisect_right(self._numbers, number)  # noted when the number was already past it
         near = [i for i in (at, at - 1) if 0 <= i < len(self._numbers)]
-        return self._places[near[0]] if near else (None, "")
+        return self._places[near[0]] if near else (_NOWHERE, "")
 
     def next_step(self) -> None:
         """Forget what is older than the step that has just ended."""
@@ -162,6 +188,7 @@ class Flow:
         in_optimizer: whether an optimizer is writing; set likewise.
         trusts_optimizer: whether all that it was given is finite; set likewise.
         ran_module: whether the forward of a module has run.
+        had_backward: whether a backward pass has run since the last step; set likewise.
         origins: events that are origins, in order, one a key and step.
         counts: how often each key was met.
         modules: names of modules.
@@ -173,6 +200,7 @@ class Flow:
         self.in_optimizer = False
         self.trusts_optimizer = False
         self.ran_module = False
+        self.had_backward = False
         self.origins: list[Event] = []
         self.counts: dict[tuple[Any, ...], int] = {}
         self.modules = ModuleNames()
@@ -188,6 +216,7 @@ class Flow:
     def next_step(self) -> None:
         """Begin another step."""
         self.step += 1
+        self.had_backward = False
         self._n_details = 0
         self._open.clear()
         self.sites.next_step()
@@ -256,7 +285,7 @@ class Flow:
         frame = sys._getframe(_DEPTH + 1)
         module = self.modules.running(frame)
         self.ran_module = self.ran_module or bool(module)
-        self.sites.add(number, user_site(frame), module)
+        self.sites.add(number, _spot(frame), module)
         for one in args:
             if type(one) in PLAIN and one.requires_grad and one.is_leaf:
                 self.know_leaf(one)
@@ -328,33 +357,38 @@ class Flow:
         """Say where the operation belongs: phase, autograd node, line and module."""
         frame = sys._getframe(_DEPTH + 2)
         node = _torch.current_autograd_node()
-        ran = user_site(frame)
+        here = _spot(frame)
+        found = {"node": None, "where": here.site, "ran": None, "source": here.source}
         if node is None:
             module = self.modules.running(frame)
-            phase = self._phase(call, module)
-            return {"phase": phase, "node": None, "where": ran, "ran": None, "module": module}
-        where, module = self.sites.find(node)
+            return {**found, "phase": self._phase(call, module), "module": module}
+        made, module = self.sites.find(node)
+        found |= {"phase": "backward", "node": node.name(), "module": module}
         if _runs_users_code(frame):  # a backward of the user's own, or a recomputed forward
-            where, module = ran, self.modules.running(frame) or module
-            ran = None
-        return {
-            "phase": "backward",
-            "node": node.name(),
-            "where": where or ran,
-            "ran": ran if where else None,
-            "module": module,
-        }
+            found["module"] = self.modules.running(frame) or module
+        elif made.site is not None:
+            found |= {"where": made.site, "ran": here.site, "source": made.source}
+        return found
 
     def _phase(self, call: _Call, module: str) -> str:
         if self.in_optimizer:
             return "optimizer"
         if any(one.is_leaf and one.requires_grad for one in call.written()):
             return "optimizer"  # one written by hand: p -= lr * p.grad
+        if not module and self.had_backward and self._is_update(call):
+            return "optimizer"
         if module or any(one.requires_grad for one in call.tensors()):
             return "forward"
         if not torch.is_grad_enabled() and self.ran_module:
             return "forward"
         return "data"
+
+    def _is_update(self, call: _Call) -> bool:
+        """Say whether this looks like an optimizer of the user's own: it works on gradients."""
+        if not torch.is_grad_enabled():
+            return True
+        gradients = {id(one.grad) for one in self.known_leaves()}
+        return any(id(one) in gradients for one in call.tensors())
 
     def _sources(self, call: _Call, place: dict[str, Any]) -> list[_Source]:
         """Give the operands that were bad before the operation ran."""
@@ -430,7 +464,7 @@ class Flow:
             **place,
         }
         if not sources:
-            return self._without_sources(call, common)
+            return self._without_sources(call, common, shows_nan)
         # A mask's -inf that goes through another operation is told by its sign: enough for a type
         # that finite values do not overflow.
         plain_mask = (
@@ -452,10 +486,12 @@ class Flow:
         depth = 1 + parents[0].depth
         return Event(kind="passed", parents=tuple(parents[:3]), depth=depth, **common)
 
-    def _without_sources(self, call: _Call, common: dict[str, Any]) -> Event:
+    def _without_sources(self, call: _Call, common: dict[str, Any], shows_nan: bool) -> Event:
         numbers = [one for one in _numbers((call.args, call.kwargs)) if not _is_finite(one)]
         if not numbers:
             return Event(kind="born", **common)
+        if shows_nan and not any(one != one for one in numbers):  # noqa: PLR0124 - an Inf made it
+            return Event(kind="inf_to_nan", **common)
         if self._number is not None and any(one != one for one in numbers):  # noqa: PLR0124 - a NaN
             return Event(kind="passed", parents=(self._number,), **common)
         return Event(kind="literal", meant=True, **common)

@@ -45,55 +45,60 @@ def count(n: int, operand: Operand, what: str) -> str:
     return f"{n:,} of {operand.n_values:,} values of `{operand.name}` {verb} {what}"
 
 
-class _Finder(ast.NodeVisitor):
-    """Finds the operand of a call or operator by the operation's name."""
-
-    def __init__(self, base: str) -> None:
-        self.base = base
-        self.found: list[ast.expr] = []
-
-    def visit_Call(self, node: ast.Call) -> None:
-        function = node.func
-        if isinstance(function, ast.Attribute) and function.attr.strip("_") == self.base:
-            module = isinstance(function.value, ast.Name) and function.value.id in _MODULES
-            module = module or (
-                isinstance(function.value, ast.Attribute)
-                and not node.keywords
-                and (function.value.attr in _MODULES)
-            )
-            if not module:
-                self.found.append(function.value)
-            elif node.args:
-                self.found.append(node.args[0])
-        elif isinstance(function, ast.Name) and function.id == self.base and node.args:
-            self.found.append(node.args[0])
-        self.generic_visit(node)
-
-    def visit_BinOp(self, node: ast.BinOp) -> None:
-        if self.base == "div" and isinstance(node.op, ast.Div):
-            self.found.append(node.right)
-        elif self.base == "pow" and isinstance(node.op, ast.Pow):
-            self.found.append(node.left)
-        self.generic_visit(node)
-
-
 _MODULES = frozenset({"torch", "F", "functional", "special", "linalg", "nn", "np"})
+_TAKES_OPERATOR = {"div": ast.Div, "true_divide": ast.Div, "pow": ast.Pow, "reciprocal": ast.Div}
+_RIGHT = frozenset({"div", "true_divide", "reciprocal"})
 
 
-def operand_text(line: str, base: str) -> str:
-    """Give the expression that an operation works on in a line of the user's, "" if it is not clear.
+def operand_text(source: str, base: str) -> str:
+    """Give the expression that an operation works on in a piece of the user's source.
 
     That is what stands before ``.sqrt()``, inside ``torch.log(...)``, or after ``/``.
+
+    Args:
+        source: an expression, or the line that holds it.
+        base: the operation, e.g. ``sqrt``.
+
+    Returns:
+        "" if it is not clear.
     """
-    for source in (line, line.rstrip(":") + ": pass", line + " pass"):
+    for text in (source, source.rstrip(":") + ": pass", source + " pass"):
         try:
-            tree = ast.parse(source.strip())
+            tree = ast.parse(text.strip())
         except SyntaxError:
             continue
-        finder = _Finder(_SAME_AS.get(base, base))
-        finder.visit(tree)
-        return ast.unparse(finder.found[0]) if len(finder.found) == 1 else ""
+        found = [
+            one for node in ast.walk(tree) if (one := _operand(node, _names(base))) is not None
+        ]
+        return ast.unparse(found[0]) if len(found) == 1 else ""
     return ""
+
+
+def _names(base: str) -> frozenset[str]:
+    """Give what an operation is called in the user's code."""
+    return frozenset({base, _SAME_AS.get(base, base)})
+
+
+def _operand(node: ast.AST, names: frozenset[str]) -> ast.expr | None:
+    """Give what an operation works on, if this node is that operation."""
+    divides = bool(names & _RIGHT)
+    if isinstance(node, ast.BinOp):
+        kind = next((_TAKES_OPERATOR[name] for name in names if name in _TAKES_OPERATOR), None)
+        if kind is None or not isinstance(node.op, kind):
+            return None
+        return node.right if divides else node.left
+    if not isinstance(node, ast.Call):
+        return None
+    function, args = node.func, node.args
+    if isinstance(function, ast.Attribute) and function.attr.strip("_") in names:
+        owner = function.value
+        tail = owner.attr if isinstance(owner, ast.Attribute) else getattr(owner, "id", "")
+        if tail not in _MODULES:
+            args = [owner, *args]
+    elif not (isinstance(function, ast.Name) and function.id in names):
+        return None
+    at = 1 if divides and "reciprocal" not in names else 0
+    return args[at] if at < len(args) else None
 
 
 def wrapped(text: str) -> str:

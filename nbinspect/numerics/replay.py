@@ -62,14 +62,13 @@ class Replay:
     Args:
         flow: follows the operations.
         leaves: what is trained.
-        until: ``backward`` to stop after so many backward passes, ``write`` to stop before the
-            optimizer writes.
+        n_backwards: after how many backward passes to stop; 0 to go on until the optimizer writes.
     """
 
-    def __init__(self, flow: Flow, leaves: list[torch.Tensor], until: str) -> None:
+    def __init__(self, flow: Flow, leaves: list[torch.Tensor], n_backwards: int) -> None:
         self._flow = flow
         self._leaves = leaves
-        self._until = until
+        self._n_left = n_backwards
         self.outcome = Outcome(flow=flow)
         self.loss: bytes | None = None
 
@@ -137,11 +136,13 @@ class Replay:
 
     def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Note where the bad values come from, and stop if this was the place."""
+        self._flow.had_backward = True
         with looking():
             self._note("loss", [_torch.unwrapped(one) for one in roots])
             self._note("grad", [_torch.unwrapped(one) for one in results])
             self._note_gradients()
-        if self._until == "backward":
+        self._n_left -= 1
+        if not self._n_left:
             raise _Enough
 
     def before_write(self, _optimizer: Any) -> None:

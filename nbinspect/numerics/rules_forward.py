@@ -18,7 +18,11 @@ def divided_by_zero(seen: Seen) -> Cause | None:
     if not found or divisor is None:
         return None
     above = seen.arg("self")
-    zero_above = above is not None and (above.at == 0 or (above.at is None and above.n_zero))
+    zero_above = above is not None and (
+        above.at == 0
+        or (above.at is None and above.n_zero)
+        or (above.missing is not None and not seen.event.shows_inf)
+    )
     what = "0 / 0 is NaN." if seen.event.shows_nan and zero_above else "Dividing by 0 gives Inf."
     below = seen.user("div")
     counts = divisor.n_values == 1 and ("sum" in below or "len" in below or "count" in below)
@@ -199,10 +203,16 @@ def softmax_of_masked_row(seen: Seen) -> Cause | None:
     )
 
 
+def _infinite(operand: Operand) -> str:
+    if not operand.n_values:
+        return f"the factor is {operand.what}"
+    return count(operand.n_inf, operand, "infinite")
+
+
 def zero_times_inf(seen: Seen) -> Cause | None:
     """0 * inf."""
     factors = [seen.arg("self"), seen.arg("other", "mat2", "mat1")]
-    infinite = [one for one in factors if one is not None and one.n_inf]
+    infinite = [one for one in factors if one is not None and (one.n_inf or "inf" in one.what)]
     others = [one for one in factors if one is not None and one.n_zero]
     if not infinite or not others or not seen.event.shows_nan:
         return None
@@ -210,8 +220,8 @@ def zero_times_inf(seen: Seen) -> Cause | None:
     if "log" in seen.line and ("exp" in seen.line or "prob" in seen.line or "softmax" in seen.line):
         mend = "torch.special.entr(prob), which is 0 where the probability is 0; or torch.xlogy"
     return Cause(
-        f"0 * Inf is NaN: {count(infinite[0].n_inf, infinite[0], 'infinite')} and meets a 0 in "
-        f"`{others[0].name}`{at_index(seen.event.at)}.",
+        f"0 * Inf is NaN: {_infinite(infinite[0])}, and `{others[0].name}` is 0 there"
+        f"{at_index(seen.event.at)}.",
         mend,
         certain=True,
     )
@@ -239,10 +249,12 @@ def too_few_for_spread(seen: Seen) -> Cause | None:
     used = _as_number(correction.what) if correction is not None else 1.0
     if each > (1.0 if used is None else used):
         return None
+    if each == 1:
+        why = "The unbiased deviation divides by n - 1, and here n is 1."
+    else:
+        why = f"There are {each} values to take the deviation of."
     return Cause(
-        f"The unbiased deviation of {each} value{'s' * (each != 1)} divides by {each} - 1 = 0"
-        if each == 1
-        else f"There are {each} values to take the deviation of",
+        why,
         f"{text_of(seen, seen.event.base)}.{seen.event.base}(..., correction=0), or a batch of at least two",
         certain=True,
     )
@@ -343,7 +355,8 @@ def normalised_without_spread(seen: Seen) -> Cause | None:
 def optimizer_epsilon(seen: Seen) -> Cause | None:
     """Adam's epsilon is 0 in half precision."""
     below = seen.arg("tensor2", "tensors2", "other", "denom")
-    if seen.event.phase != "optimizer" or below is None or not below.n_zero:
+    by_torch = seen.event.phase == "optimizer" and "step" in seen.line
+    if not by_torch or below is None or not below.n_zero:
         return None
     narrow = f" In {seen.type_name} an eps of 1e-8 is 0." if seen.is_narrow else ""
     return Cause(

@@ -113,7 +113,7 @@ class NanWatch:
         self._pinned: Pinned | None = None
         self._base: tuple[CodeType | None, int, int] = (None, 0, 0)
         self._loss: bytes | None = None
-        self._backwards_of_step = 0
+        self._backwards_of_step = self._backwards_of_turn = 0
         self._outcome: Outcome | None = None
 
     @property
@@ -188,6 +188,8 @@ class NanWatch:
         """Look at the loss and, unless a GradScaler has yet to, at the gradients."""
         __tracebackhide__ = True
         self._backwards_of_step += 1
+        self._backwards_of_turn += 1
+        self._flow.had_backward = True
         if not self._looks_now():
             return
         found: list[Bad] = []
@@ -237,8 +239,14 @@ class NanWatch:
         __tracebackhide__ = True
         if self._on:
             with looking():
-                found = self._findings.skipped(list(parameters(optimizer)))
-            self._take(found, "")
+                found = self._findings.bad("grad", list(parameters(optimizer)), grads=True)
+            outcome = None
+            if self._light and found and not self._findings.explained:
+                outcome = self._ran_again(found, "backward", None)
+            with looking():
+                excused = self._findings.skipped(found, outcome)
+            if not excused and outcome is not None:
+                self._outcome = outcome
             self._settle()
         self._next_step()
 
@@ -258,7 +266,7 @@ class NanWatch:
             return
         outcome = None
         if self._light and not self._findings.explained:
-            outcome = self._ran_again(found, until, optimizer)
+            outcome = self._outcome = self._ran_again(found, until, optimizer)
         with looking():
             self._findings.take(found, outcome, optimizer)
 
@@ -275,11 +283,11 @@ class NanWatch:
             outcome.says = "The step was not run again: its start was not kept."
         else:
             outcome = self._replay(until)
-        self._outcome = outcome
         return outcome
 
     def _replay(self, until: str) -> Outcome:
-        replay = Replay(self._new_flow(), self._leaves(), until)
+        n_backwards = self._backwards_of_turn if until == "backward" else 0
+        replay = Replay(self._new_flow(), self._leaves(), n_backwards)
         base, base_line, since = self._base
         frames = _user_frames(base)
         assert self._pinned is not None  # its caller has looked
@@ -320,7 +328,7 @@ class NanWatch:
 
     def _next_step(self) -> None:
         self._findings.next_step()
-        self._backwards_of_step = 0
+        self._backwards_of_step = self._backwards_of_turn = 0
         if self._on:
             self._pin()
             self._stream_or_not()
@@ -337,6 +345,7 @@ class NanWatch:
         """Keep what the next step starts from."""
         if not self._light:
             return
+        self._backwards_of_turn = 0
         code, line, _ = self._base
         frame: FrameType | None = notebook.user_frame(sys._getframe(1))
         while frame is not None and not is_base(frame, code):
