@@ -22,6 +22,8 @@ if typing.TYPE_CHECKING:
     from nbinspect.memory import gpumem, memwatch
     from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
     from nbinspect.numerics.error import NonFiniteError
+    from nbinspect.numerics.gradcheck_records import GradcheckReport
+    from nbinspect.numerics.gradients_checked import gradcheck
     from nbinspect.numerics.headroom_records import HeadroomReport
     from nbinspect.numerics.margins import headroom
     from nbinspect.numerics.records import NanFinding, NanReport
@@ -37,6 +39,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Chain",
     "DeviceMemory",
+    "GradcheckReport",
     "GraphReport",
     "HeadroomReport",
     "Holding",
@@ -59,6 +62,7 @@ __all__ = [
     "autograd",
     "explore",
     "gpumem",
+    "gradcheck",
     "graphwatch",
     "headroom",
     "load_ipython_extension",
@@ -73,6 +77,7 @@ __all__ = [
 _HOMES = {
     "Chain": "nbinspect.referrers.records",
     "DeviceMemory": "nbinspect.memory.records",
+    "GradcheckReport": "nbinspect.numerics.gradcheck_records",
     "GraphReport": "nbinspect.autograd_graph.records",
     "HeadroomReport": "nbinspect.numerics.headroom_records",
     "Holding": "nbinspect.records",
@@ -94,6 +99,7 @@ _HOMES = {
     "autograd": "nbinspect.autograd_graph.answer",
     "explore": "nbinspect.widgets",
     "gpumem": "nbinspect.memory",
+    "gradcheck": "nbinspect.numerics.gradients_checked",
     "graphwatch": "nbinspect.autograd_graph.watch",
     "headroom": "nbinspect.numerics.margins",
     "memwatch": "nbinspect.memory",

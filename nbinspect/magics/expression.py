@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 from nbinspect import notebook
@@ -70,6 +72,58 @@ def runner(expression: str) -> Callable[[], Any]:
             raise UsersError(error) from None
 
     return run
+
+
+@dataclass(slots=True)
+class TakenApart:
+    """A call whose parts have been evaluated, each once, in Python's order.
+
+    Attributes:
+        name: the function as it is written.
+        function: what is called.
+        args: its arguments, starred ones unpacked.
+        kwargs: its keyword arguments.
+        names: each argument as it is written, by position or keyword.
+    """
+
+    name: str
+    function: Any
+    args: list[Any]
+    kwargs: dict[str, Any]
+    names: dict[int | str, str]
+
+
+def taken_apart(expression: str) -> TakenApart:
+    """Evaluate the function and the arguments of a call, without calling it.
+
+    Raises:
+        ValueError: it is no call, or a part of it raises; the message is one line.
+    """
+    if not expression.strip():
+        raise ValueError("takes a call, e.g. %gradcheck f(x, w)")
+    try:
+        tree = ast.parse(expression.strip(), mode="eval").body
+    except (SyntaxError, ValueError) as error:
+        raise ValueError(f"{expression} is no expression: {_line(error)}") from None
+    if not isinstance(tree, ast.Call):
+        raise ValueError("takes a call, e.g. %gradcheck f(x, w)")
+    name = ast.unparse(tree.func)
+    made = TakenApart(name, evaluate(name).pop(), [], {}, {})
+    for node in tree.args:
+        inner = node.value if isinstance(node, ast.Starred) else node
+        text = ast.unparse(inner)
+        values = evaluate(text)
+        for n, value in enumerate(values.pop() if isinstance(node, ast.Starred) else values):
+            starred = f"{text}[{n}]" if isinstance(node, ast.Starred) else text
+            made.names[len(made.args)] = starred
+            made.args.append(value)
+    for keyword in tree.keywords:
+        text = ast.unparse(keyword.value)
+        value = evaluate(text).pop()
+        for key, one in (value if keyword.arg is None else {keyword.arg: value}).items():
+            made.names[key] = f"{text}[{key!r}]" if keyword.arg is None else text
+            made.kwargs[key] = one
+    return made
 
 
 def _depth(error: BaseException) -> int:

@@ -136,7 +136,7 @@ class ExpressionOptions(Options):
 
 
 _FIRST = re.compile(r"^(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>\S+))?")
-_LAST = re.compile(r"(?:^|\s)(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>[\w.:]+))?$")
+_LAST = re.compile(r"(?:^|\s)(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>[\w.:-]+))?$")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):
@@ -151,6 +151,17 @@ def positive_int(text: str) -> int:
     if not (text.isascii() and text.isdigit() and int(text) > 0):
         raise argparse.ArgumentTypeError(f"takes a whole number from 1 up, not {text}")
     return int(text)
+
+
+def positive_float(text: str) -> float:
+    """Read a number above 0."""
+    try:
+        number = float(text)
+    except ValueError:
+        number = 0.0
+    if not 0 < number < float("inf"):  # also refuses nan
+        raise argparse.ArgumentTypeError(f"takes a number above 0, not {text}")
+    return number
 
 
 def rate(text: str) -> float:

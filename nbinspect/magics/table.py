@@ -30,9 +30,11 @@ from nbinspect.magics.options import (
     size_or_switch,
 )
 from nbinspect.magics.precision import (
+    gradcheck_options,
     headroom_cell_options,
     headroom_line_options,
     make_headroom,
+    run_gradcheck,
     run_headroom,
 )
 from nbinspect.records import Record
@@ -317,6 +319,7 @@ def _traceback_memory(options: argparse.Namespace) -> Record | None:
 LINE_MAGICS: dict[str, LineMagic] = {
     "autograd": LineMagic(autograd_options(), run_autograd, explore_graph),
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
+    "gradcheck": LineMagic(gradcheck_options(), run_gradcheck),
     "headroom": LineMagic(headroom_line_options(), run_headroom),
     "refchain": LineMagic(_refchain_options(), _refchain, _explore),
     "traceback_memory": LineMagic(_traceback_memory_options(), _traceback_memory),
