@@ -1,0 +1,1 @@
+"""What `%%nanwatch` finds and what it costs, against the tools that people use today."""
