@@ -305,7 +305,7 @@ class Findings:
 
     def report(self, *, mode: str, stopped: bool, error: str, outcome: Outcome | None) -> NanReport:
         """Give what was seen, as plain values."""
-        found = sorted(self._cases.values(), key=lambda case: case.origin.index)
+        found = sorted(self._cases.values(), key=lambda case: (case.step, case.origin.index))
         findings = tuple(self._finding(case) for case in found)
         return NanReport(
             findings=findings,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from types import FunctionType, ModuleType
 from typing import Any
 
 import torch
@@ -12,7 +13,8 @@ from torch import nn
 from nbinspect import _torch, notebook
 from nbinspect.tensors import describe, is_tensor
 
-_MOST_ITEMS = 1000  # of a list or dict that is looked into
+_MOST_ITEMS = 1000  # of a list, dict or object that is looked into
+_NO_HOLDERS = (ModuleType, type, FunctionType)
 
 
 class Names:
@@ -58,6 +60,11 @@ class Names:
             for key, one in value.items():
                 if is_tensor(one) and type(key) in {str, int}:
                     self._note(f"{name}[{key!r}]", one)
+        elif id(value) not in seen:  # a trainer of the user's, say, whose model this is
+            seen.add(id(value))
+            for key, one in _attributes(value):
+                if is_tensor(one) or isinstance(one, nn.Module):
+                    self._take(f"{name}.{key}", one, seen)
 
     def _take_module(self, name: str, module: nn.Module, seen: set[int]) -> None:
         if id(module) in seen:
@@ -72,6 +79,16 @@ class Names:
     def _note(self, name: str, tensor: torch.Tensor) -> None:
         self._by_id.setdefault(id(tensor), name)
         self._by_storage.setdefault(_key(tensor), name)
+
+
+def _attributes(value: Any) -> list[tuple[str, Any]]:
+    """Give an object's own attributes; none of a module, a class or a function."""
+    if isinstance(value, _NO_HOLDERS):
+        return []
+    try:
+        return list(object.__getattribute__(value, "__dict__").items())[:_MOST_ITEMS]
+    except Exception:  # it has none, or its own code makes them
+        return []
 
 
 def _key(tensor: torch.Tensor) -> int:
