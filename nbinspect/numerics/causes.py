@@ -18,7 +18,7 @@ from nbinspect.numerics.phrasing import at_index, count, number, operand_text, w
 from nbinspect.numerics.records import Operand
 
 if TYPE_CHECKING:
-    from nbinspect.numerics.flow import Event
+    from nbinspect.numerics.events import Event
 
 Losses = tuple[tuple[int, float], ...]
 _GREW = 1e4  # a loss that grew by this factor is one that runs away
@@ -47,7 +47,7 @@ class Seen:
         self.result = self.arg("result")
         where = event.where
         self.line = "" if where is None else notebook.source_line(*where).text
-        self.source = event.source
+        self.source = event.spot.source
 
     def arg(self, *names: str) -> Operand | None:
         """Give the operand with one of these names."""

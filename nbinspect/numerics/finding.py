@@ -17,12 +17,14 @@ from torch.optim import Optimizer
 from nbinspect import _torch, notebook
 from nbinspect.numerics.causes import explain
 from nbinspect.numerics.check import bad_ones, can_be_bad, flags
-from nbinspect.numerics.flow import Event, Flow, is_mask
+from nbinspect.numerics.events import Event
+from nbinspect.numerics.flow import Flow, is_mask
 from nbinspect.numerics.naming import Names
 from nbinspect.numerics.operands import first_bad
 from nbinspect.numerics.records import REACHES, Link, NanFinding, NanReport, Reached
 from nbinspect.numerics.replay import Outcome
-from nbinspect.ops import Site, user_site
+from nbinspect.numerics.sites import NOWHERE, spot
+from nbinspect.ops import Site
 from nbinspect.records import SourceLine
 from nbinspect.tensors import describe
 
@@ -211,9 +213,7 @@ class Findings:
         return not rest
 
     def _is_scalers(self, bad: Bad, outcome: Outcome | None) -> bool:
-        event = self._flow.event_of(bad.tensor)
-        if event is None and outcome is not None:
-            event = outcome.event_for(bad.place, bad.key)
+        event = self._event(bad, outcome)
         if event is None:
             return self._skips_in_a_row < _MANY_SKIPS
         if event.origin.phase != "backward" or explain(event.origin, ()).certain:
@@ -236,15 +236,20 @@ class Findings:
             self._flow.counts.update(outcome.flow.counts)
         unseen: dict[str, Event] = {}
         for one in found:
-            event = self._flow.event_of(one.tensor)
-            if event is None and outcome is not None:
-                event = outcome.event_for(one.place, one.key)
+            event = self._event(one, outcome)
             if event is None and one.place != "buffer":
                 event = self._known_in_step()
             if event is None:
                 event = unseen.get(one.place) or self._unseen(one, optimizer)
                 unseen[one.place] = event
             self._found(one, event)
+
+    def _event(self, bad: Bad, outcome: Outcome | None) -> Event | None:
+        """Give the event behind a bad tensor: the one whose values were seen, if there are two."""
+        event = self._flow.event_of(bad.tensor)
+        if outcome is not None and (event is None or event.origin.is_gone):
+            return outcome.event_for(bad.place, bad.key) or event
+        return event
 
     def _known_in_step(self) -> Event | None:
         """Without a stream, what turns up later in a step is laid to what was found before."""
@@ -280,8 +285,9 @@ class Findings:
         phase = "leaf" if is_leaf else "backward" if bad.place == "grad" else "forward"
         if optimizer is not None:
             phase = "optimizer"
-        event = self._flow.unseen(bad.tensor, "leaf" if is_leaf else "unknown", phase, bad.name)
-        event.where = None if is_leaf else user_site(sys._getframe())
+        where = NOWHERE if is_leaf else spot(sys._getframe())
+        op = "leaf" if is_leaf else "unknown"
+        event = self._flow.unseen(bad.tensor, op, phase, bad.name, where)
         event.at, event.n_bad = first_bad(bad.tensor)
         event.place = bad.place
         return event

@@ -10,78 +10,24 @@ from __future__ import annotations
 import math
 import sys
 import weakref
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
-from types import FrameType
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
 
-from nbinspect import _torch, notebook
+from nbinspect import _torch
 from nbinspect.numerics.check import PLAIN, WIDE, can_be_bad, dense_parts, flags, is_bad, tensors_in
-from nbinspect.numerics.operands import Index, first_bad, operand, operands
+from nbinspect.numerics.deferred import Deferred
+from nbinspect.numerics.events import Circumstances, Event, Place, judged, numbers_in, unseen
+from nbinspect.numerics.operands import first_bad, operand, operands
 from nbinspect.numerics.plans import Plan, plan, written_values
-from nbinspect.numerics.records import Operand
-from nbinspect.ops import ModuleNames, Site
+from nbinspect.numerics.sites import NOWHERE, ForwardSites, Spot, runs_users_code, spot
+from nbinspect.ops import ModuleNames
 
 _DEPTH = 2  # from a subscriber up to the dispatch mode
 _MOST_DETAILS = 200  # of a step, described value by value
 _MOST_LINKS = 2000  # of a chain; beyond that it is the same story
-
-
-@dataclass(eq=False, slots=True)
-class Event:
-    """A NaN or Inf that came out of an operation, or into it from outside.
-
-    Attributes:
-        kind: born, inf_to_nan, literal, leaf or passed.
-        parents: the events that made its bad operands.
-        origin: where its values come from: itself unless it is `passed`.
-        shows_nan: whether there is a NaN among the values.
-        shows_inf: whether there is an Inf.
-        meant: an infinity that the code asked for.
-        operands: what went in and came out; () if nobody looked.
-        source: the expression in the user's line that ran, "" if that is not known.
-        leaf: for a leaf, the tensor's name.
-        place: for what no operation was seen to make, where it was found.
-        absorber: the operation that took it in and gave finite values.
-    """
-
-    op: str
-    base: str
-    kind: str
-    phase: str
-    node: str | None
-    where: Site
-    ran: Site
-    module: str
-    step: int
-    index: int
-    parents: tuple[Event, ...] = ()
-    origin: Event = field(init=False)
-    shows_nan: bool = False
-    shows_inf: bool = False
-    meant: bool = False
-    at: Index | None = None
-    n_bad: int = 0
-    n_values: int = 0
-    operands: tuple[Operand, ...] = ()
-    source: str = ""
-    leaf: str = ""
-    place: str = ""
-    absorber: str = ""
-    absorber_phase: str = ""
-    absorber_node: str | None = None
-    depth: int = 0
-
-    def __post_init__(self) -> None:
-        self.origin = self if self.kind != "passed" else self.parents[0].origin
-
-    @property
-    def key(self) -> tuple[Any, ...]:
-        """The same operation of the same line, whenever it runs."""
-        return self.op, self.kind, self.node, self.where, self.leaf
 
 
 class _Tainted(weakref.ref[Any]):
@@ -125,62 +71,13 @@ class _Source:
     event: Event
 
 
-class Spot(NamedTuple):
-    """A place in the user's code, to the instruction."""
-
-    site: Site
-    instruction: int
-
-    @property
-    def source(self) -> str:
-        """The expression that ran there."""
-        return "" if self.site is None else notebook.source_segment(self.site[0], self.instruction)
-
-
-_NOWHERE = Spot(None, 0)
-
-
-def _spot(frame: FrameType | None) -> Spot:
-    found = notebook.user_frame(frame)
-    if found is None:
-        return _NOWHERE
-    return Spot((found.f_code, found.f_lineno), found.f_lasti)
-
-
-class ForwardSites:
-    """Remembers which line and module made each autograd node of this step and the one before."""
-
-    def __init__(self) -> None:
-        self._numbers: list[int] = []
-        self._places: list[tuple[Spot, str]] = []
-        self._step_starts: list[int] = [0]
-        self.last = -1
-
-    def add(self, number: int, spot: Spot, module: str) -> None:
-        """Note that the nodes up to `number` were made here."""
-        if self._numbers and number <= self._numbers[-1]:  # another thread counts on its own
-            return
-        self._numbers.append(number)
-        self._places.append((spot, module))
-
-    def find(self, node: Any) -> tuple[Spot, str]:
-        """Give the forward line and module of a node."""
-        number = _torch.sequence_number(node)
-        if number is None:
-            return _NOWHERE, ""
-        at = bisect_right(self._numbers, number)  # noted when the number was already past it
-        near = [i for i in (at, at - 1) if 0 <= i < len(self._numbers)]
-        return self._places[near[0]] if near else (_NOWHERE, "")
-
-    def next_step(self) -> None:
-        """Forget what is older than the step that has just ended."""
-        old = self._step_starts[-1]
-        del self._numbers[:old], self._places[:old]
-        self._step_starts = [len(self._numbers)]
-
-
 class Flow:
     """Subscribes to an `OpStream`.
+
+    Args:
+        name_of: gives the user's name of a tensor.
+        waits_for: whether the values on a device are looked at at once; elsewhere they are when
+            `read_verdicts` is called.
 
     Attributes:
         n_ops: operations seen.
@@ -194,7 +91,11 @@ class Flow:
         modules: names of modules.
     """
 
-    def __init__(self, name_of: Callable[[torch.Tensor], str]) -> None:
+    def __init__(
+        self,
+        name_of: Callable[[torch.Tensor], str],
+        waits_for: Callable[[torch.device], bool],
+    ) -> None:
         self.n_ops = 0
         self.step = 0
         self.in_optimizer = False
@@ -206,6 +107,8 @@ class Flow:
         self.modules = ModuleNames()
         self.sites = ForwardSites()
         self._name_of = name_of
+        self._waits_for = waits_for
+        self._deferred = Deferred(self._known_or_new)
         self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self._tainted: dict[int, _Tainted] = {}
         self._before: list[tuple[torch.Tensor, bool, bool]] = []
@@ -238,7 +141,7 @@ class Flow:
         self._before = [
             (one, *flags(one))
             for one in tensors_in(written_values(seen, args, kwargs))
-            if can_be_bad(one)
+            if can_be_bad(one) and self._waits_for(one.device)
         ]
 
     def __call__(
@@ -254,10 +157,14 @@ class Flow:
             and _torch.current_autograd_node() is None
         ):
             self._note_forward(number, args)
+        if seen.skip and "empty" in seen.base:
+            self._deferred.forget(tensors_in(result))
         if seen.skip or (seen.tame and self.in_optimizer and self.trusts_optimizer):
             return
         if seen.reads_number:
             self._note_number(args[0], result)
+            return
+        if self._is_deferred(seen, args, kwargs, result):
             return
         bad = self._bad_results(seen, args, kwargs, result)
         if bad:
@@ -266,6 +173,28 @@ class Flow:
             self._note_absorbed(_Call(seen, func, args, kwargs))
         if self._before:
             self._before = []
+
+    def _is_deferred(
+        self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> bool:
+        """Log an operation of a device that is not waited for."""
+        first = result if type(result) is torch.Tensor else next(tensors_in([result, args]), None)
+        if first is None or self._waits_for(first.device):
+            return False
+        call = _Call(seen, None, args, kwargs)
+        gives = {id(one): one for one in tensors_in([result, written_values(seen, args, kwargs)])}
+        circumstances = self._circumstances(call, self._place(call, _DEPTH + 1))
+        self._deferred.note(
+            circumstances, list(call.tensors()), list(gives.values()), self._name_of
+        )
+        return True
+
+    def read_verdicts(self) -> None:
+        """Judge what was put off; called when a step needs to know.
+
+        Cost: one synchronisation a device and dtype, if anything was put off.
+        """
+        self._deferred.read()
 
     def _bad_results(
         self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -285,7 +214,7 @@ class Flow:
         frame = sys._getframe(_DEPTH + 1)
         module = self.modules.running(frame)
         self.ran_module = self.ran_module or bool(module)
-        self.sites.add(number, _spot(frame), module)
+        self.sites.add(number, spot(frame), module)
         for one in args:
             if type(one) in PLAIN and one.requires_grad and one.is_leaf:
                 self.know_leaf(one)
@@ -303,6 +232,7 @@ class Flow:
 
     def _note_number(self, tensor: torch.Tensor, result: Any) -> None:
         if isinstance(result, float) and not math.isfinite(result):
+            self._deferred.read()
             self._number = self.event_of(tensor)
 
     # Which storages hold bad values.
@@ -313,6 +243,9 @@ class Flow:
             entry = self._tainted.get(_torch.handle(storage))
             if entry is not None and entry() is not None:
                 return entry.event
+            put_off = self._deferred.event(_torch.handle(storage))
+            if put_off is not None:
+                return put_off
         return None
 
     def _taint(self, tensor: torch.Tensor, event: Event, known: tuple[bool, bool]) -> None:
@@ -341,10 +274,10 @@ class Flow:
 
     def _happened(self, call: _Call, bad: list[torch.Tensor]) -> None:
         kinds = [flags(one) for one in bad]
-        place = self._place(call)
+        place = self._place(call, _DEPTH + 2)
         shows_nan, shows_inf = any(n for n, _ in kinds), any(i for _, i in kinds)
         sources = self._sources(call, place)
-        event = self._classified(call, bad, sources, shows_nan, place)
+        event = self._classified(call, bad, sources, place)
         event.shows_nan, event.shows_inf = shows_nan, shows_inf
         if event.origin is event:
             event = self._add_origin(event, call, bad)
@@ -353,22 +286,21 @@ class Flow:
         for one, known in zip(bad, kinds, strict=True):
             self._taint(one, event, known)
 
-    def _place(self, call: _Call) -> dict[str, Any]:
+    def _place(self, call: _Call, depth: int) -> Place:
         """Say where the operation belongs: phase, autograd node, line and module."""
-        frame = sys._getframe(_DEPTH + 2)
+        frame = sys._getframe(depth)
         node = _torch.current_autograd_node()
-        here = _spot(frame)
-        found = {"node": None, "where": here.site, "ran": None, "source": here.source}
+        here = spot(frame)
         if node is None:
             module = self.modules.running(frame)
-            return {**found, "phase": self._phase(call, module), "module": module}
+            return Place(self._phase(call, module), None, here, None, module)
         made, module = self.sites.find(node)
-        found |= {"phase": "backward", "node": node.name(), "module": module}
-        if _runs_users_code(frame):  # a backward of the user's own, or a recomputed forward
-            found["module"] = self.modules.running(frame) or module
-        elif made.site is not None:
-            found |= {"where": made.site, "ran": here.site, "source": made.source}
-        return found
+        if runs_users_code(frame):  # a backward of the user's own, or a recomputed forward
+            module = self.modules.running(frame) or module
+            return Place("backward", node.name(), here, None, module)
+        if made.site is None:
+            return Place("backward", node.name(), here, None, module)
+        return Place("backward", node.name(), made, here.site, module)
 
     def _phase(self, call: _Call, module: str) -> str:
         if self.in_optimizer:
@@ -390,7 +322,7 @@ class Flow:
         gradients = {id(one.grad) for one in self.known_leaves()}
         return any(id(one) in gradients for one in call.tensors())
 
-    def _sources(self, call: _Call, place: dict[str, Any]) -> list[_Source]:
+    def _sources(self, call: _Call, place: Place) -> list[_Source]:
         """Give the operands that were bad before the operation ran."""
         written = {id(one): (nan, inf) for one, nan, inf in self._before}
         overwritten = {id(one) for one in call.written()}
@@ -407,40 +339,31 @@ class Flow:
             else:
                 nan, inf = self._flags(one)
             if nan or inf:
-                event = known or self._leaf(one, nan, inf, place, gone=id(one) in overwritten)
+                event = known or self._leaf(one, (nan, inf), call, place, id(one) in overwritten)
                 found.append(_Source(one, nan, inf, event))
         return found
 
     def _leaf(
-        self, tensor: torch.Tensor, nan: bool, inf: bool, place: dict[str, Any], *, gone: bool
+        self, tensor: torch.Tensor, known: tuple[bool, bool], call: _Call, place: Place, gone: bool
     ) -> Event:
         """Note bad values that no operation made: they came in with a tensor."""
-        event = Event(
-            op="leaf",
-            base="leaf",
-            kind="leaf",
-            step=self.step,
-            index=self.n_ops,
-            **{**place, "phase": "leaf", "node": None},
-        )
-        event.shows_nan, event.shows_inf = nan, inf
-        event.meant = not nan and (gone or is_mask(tensor))
+        event = self._circumstances(call, place).leaf()
+        event.shows_nan, event.shows_inf = known
+        event.meant = not event.shows_nan and (gone or is_mask(tensor))
         event.leaf = self._name_of(tensor)
         event.n_values = tensor.numel()
         if not gone:
             event.at, event.n_bad = first_bad(tensor)
             event.operands = (operand(event.leaf or "tensor", tensor, event.at),)
-            self._taint(tensor, event, (nan, inf))
+            self._taint(tensor, event, known)
         self._register(event)
         return event
 
-    def unseen(self, tensor: torch.Tensor, op: str, phase: str, name: str) -> Event:
+    def unseen(
+        self, tensor: torch.Tensor, op: str, phase: str, name: str, where: Spot = NOWHERE
+    ) -> Event:
         """Note bad values that no operation was seen to make."""
-        kind = "leaf" if op == "leaf" else "born"
-        event = Event(
-            op=op, base=op, kind=kind, phase=phase, node=None, where=None, ran=None,
-            module="", step=self.step, index=self.n_ops,
-        )  # fmt: skip
+        event = unseen(op, phase, step=self.step, index=self.n_ops, spot=where)
         event.shows_nan, event.shows_inf = flags(tensor)
         event.n_values, event.leaf = tensor.numel(), name
         self._taint(tensor, event, (event.shows_nan, event.shows_inf))
@@ -448,23 +371,11 @@ class Flow:
         return event
 
     def _classified(
-        self,
-        call: _Call,
-        bad: list[torch.Tensor],
-        sources: list[_Source],
-        shows_nan: bool,
-        place: dict[str, Any],
+        self, call: _Call, bad: list[torch.Tensor], sources: list[_Source], place: Place
     ) -> Event:
         """Say what the operation did: made it, turned an Inf into it, or passed it on."""
-        common = {
-            "op": call.plan.op,
-            "base": call.plan.base,
-            "step": self.step,
-            "index": self.n_ops,
-            **place,
-        }
-        if not sources:
-            return self._without_sources(call, common, shows_nan)
+        seen = self._circumstances(call, place)
+        shows_nan = any(nan for nan, _ in map(flags, bad))
         # A mask's -inf that goes through another operation is told by its sign: enough for a type
         # that finite values do not overflow.
         plain_mask = (
@@ -472,36 +383,28 @@ class Flow:
             and bad[0].dtype in WIDE
             and all(one.event.origin.meant for one in sources)
         )
-        if call.plan.pointwise and len(bad) == 1 and not plain_mask:
+        if sources and call.plan.pointwise and len(bad) == 1 and not plain_mask:
             sources, news = _at_first_bad(bad[0], sources)
             if news:
-                return Event(kind="born", **common)
-        meant = all(one.event.origin.meant for one in sources)
-        if meant and shows_nan and not any(one.shows_nan for one in sources):
-            return Event(kind="inf_to_nan", parents=tuple(one.event for one in sources), **common)
-        parents = sorted(
-            {id(one.event): one.event for one in sources}.values(),
-            key=lambda event: (event.origin.meant, event.origin.index),
-        )
-        depth = 1 + parents[0].depth
-        return Event(kind="passed", parents=tuple(parents[:3]), depth=depth, **common)
+                return seen.event("born")
+        return judged(seen, [(one.event, one.shows_nan) for one in sources], shows_nan=shows_nan)
 
-    def _without_sources(self, call: _Call, common: dict[str, Any], shows_nan: bool) -> Event:
-        numbers = [one for one in _numbers((call.args, call.kwargs)) if not _is_finite(one)]
-        if not numbers:
-            return Event(kind="born", **common)
-        if shows_nan and not any(one != one for one in numbers):  # noqa: PLR0124 - an Inf made it
-            return Event(kind="inf_to_nan", **common)
-        if self._number is not None and any(one != one for one in numbers):  # noqa: PLR0124 - a NaN
-            return Event(kind="passed", parents=(self._number,), **common)
-        return Event(kind="literal", meant=True, **common)
+    def _circumstances(self, call: _Call, place: Place) -> Circumstances:
+        numbers = tuple(numbers_in((call.args, call.kwargs)))
+        return Circumstances(call.plan, place, self.step, self.n_ops, numbers, self._number)
 
-    def _add_origin(self, event: Event, call: _Call, bad: list[torch.Tensor]) -> Event:
+    def _known_or_new(self, event: Event) -> Event:
         """Note an origin; a forward that checkpointing runs again is the same one as before."""
         twin = self._twin(event)
-        if twin is not None:
-            return twin
-        self._register(event)
+        if twin is None:
+            self._register(event)
+        return twin or event
+
+    def _add_origin(self, event: Event, call: _Call, bad: list[torch.Tensor]) -> Event:
+        """Note an origin, with the values that it was made of."""
+        known = self._known_or_new(event)
+        if known is not event:
+            return known
         if event.kind != "literal" and self._n_details < _MOST_DETAILS:
             self._n_details += 1
             event.at, event.n_bad = first_bad(bad[0])
@@ -556,20 +459,6 @@ def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
         return (object(),)
 
 
-def _numbers(value: Any) -> Iterable[float | complex]:
-    if isinstance(value, float | complex):
-        yield value
-    elif isinstance(value, list | tuple):
-        for one in value:
-            yield from _numbers(one)
-    elif isinstance(value, dict):
-        yield from _numbers(list(value.values()))
-
-
-def _is_finite(value: float | complex) -> bool:
-    return math.isfinite(value.real) and math.isfinite(value.imag)
-
-
 def is_mask(tensor: torch.Tensor) -> bool:
     """Say whether a tensor with infinities looks meant: all that is finite in it is one value."""
     values = torch.cat([part.reshape(-1) for part in dense_parts(tensor)])
@@ -595,18 +484,3 @@ def _at_first_bad(result: torch.Tensor, sources: list[_Source]) -> tuple[list[_S
         return here or sources, bool((bad & ~explained).any())
     except RuntimeError:  # overwritten in place with another shape, sparse, nested
         return sources, False
-
-
-def _runs_users_code(frame: FrameType | None) -> bool:
-    """Say whether a backward runs Python of the user's, below the line that called it.
-
-    So it is in a custom ``Function.backward``, in a hook, and where checkpointing runs the forward
-    again. The engine calls these from C++, so between them and `Tensor.backward` stands no frame.
-    """
-    while frame is not None:
-        if notebook.is_users_file(frame.f_code.co_filename):
-            return True
-        if frame.f_code in _torch.engine_codes():
-            return False
-        frame = frame.f_back
-    return False

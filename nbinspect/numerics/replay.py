@@ -15,7 +15,8 @@ from torch.optim import Optimizer
 
 from nbinspect import _torch
 from nbinspect.numerics.check import bad_ones
-from nbinspect.numerics.flow import Event, Flow
+from nbinspect.numerics.events import Event
+from nbinspect.numerics.flow import Flow
 from nbinspect.numerics.pinned import Pinned, harmless, set_aside
 from nbinspect.numerics.turn import RefusedError, one_turn
 from nbinspect.ops import OpStream

@@ -64,9 +64,9 @@ def nanwatch(
         NonFiniteError: raised in the watched code, if `stop`.
 
     Cost: exact mode looks at every result: 1.1 to 1.3 times a training step (1.6 for one of 4 ms),
-    below what ``detect_anomaly`` takes. Light: within a few percent, and one synchronisation for
-    the loss, one for the gradients, one for the parameters a step. Results are bit-identical. On an
-    accelerator exact mode synchronises at every operation.
+    below what ``detect_anomaly`` takes. Light: within a few percent. Either synchronises with the
+    device for the loss, the gradients and the parameters of a step; between them exact mode leaves
+    its verdicts there, unless `sync`. Results are bit-identical.
     Blind to: operations in other threads, in NumPy and inside compiled functions unless `eager`
     (what they make is found, but not where); kernels' insides. A faulty value that is finite.
     In light mode the operation is unknown where the step cannot be run again, which the report
@@ -102,14 +102,18 @@ class NanWatch:
         self._light, self._stop, self._every = light, stop, every
         self._max_findings, self._most_grads = max_findings, grads
         self._force_replay = replay
-        self._flow = Flow(_name_now)
+        waits_for = _always if sync else _is_cpu
+        self._flow = Flow(_name_now, waits_for)
+        # Where verdicts are put off the values are gone, and running the step again shows them.
+        devices = map(torch.device, (*_torch.accelerators(), "cpu"))
+        self._replays = light or not all(map(waits_for, devices))
         self._stream = OpStream(self._flow, before=self._flow.before, eager=eager)
         self._findings = Findings(self._flow)
         self._steps = Steps(self)
         self._undo = ExitStack()
         self._on = self._stopped = self._in_closure = False
         self._eager, self._sync = eager, sync
-        # For light mode: where the step began.
+        # For running a step again: where it began.
         self._pinned: Pinned | None = None
         self._base: tuple[CodeType | None, int, int] = (None, 0, 0)
         self._loss: bytes | None = None
@@ -180,8 +184,9 @@ class NanWatch:
         if self._on:
             with looking():
                 self._findings.note_loss(roots)
-                if self._light:
+                if self._replays:
                     self._loss = loss_bits(roots)
+                if self._light:
                     self._learn(roots)
 
     def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
@@ -194,6 +199,7 @@ class NanWatch:
             return
         found: list[Bad] = []
         with looking():
+            self._flow.read_verdicts()
             found += self._findings.bad("loss", [_torch.unwrapped(one) for one in roots])
             if not self._steps.scaled:
                 found += self._bad_gradients(self._leaves())
@@ -208,6 +214,7 @@ class NanWatch:
         __tracebackhide__ = True
         if self._looks_now():
             with looking():
+                self._flow.read_verdicts()
                 found = self._bad_gradients(list(parameters(optimizer)))
             self._take(found, "write")
             self._settle()
@@ -220,6 +227,7 @@ class NanWatch:
         self._flow.in_optimizer = self._in_closure = False
         if self._looks_now():
             with looking():
+                self._flow.read_verdicts()
                 found = self._findings.bad("parameter", list(parameters(optimizer)))
                 if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
                     found += self._findings.bad_buffers()
@@ -239,9 +247,10 @@ class NanWatch:
         __tracebackhide__ = True
         if self._on:
             with looking():
+                self._flow.read_verdicts()
                 found = self._findings.bad("grad", list(parameters(optimizer)), grads=True)
             outcome = None
-            if self._light and found and not self._findings.explained:
+            if self._replays and found and not self._findings.explained:
                 outcome = self._ran_again(found, "backward", None)
             with looking():
                 excused = self._findings.skipped(found, outcome)
@@ -265,7 +274,7 @@ class NanWatch:
         if not found:
             return
         outcome = None
-        if self._light and not self._findings.explained:
+        if self._replays and not self._findings.explained:
             outcome = self._outcome = self._ran_again(found, until, optimizer)
         with looking():
             self._findings.take(found, outcome, optimizer)
@@ -290,6 +299,8 @@ class NanWatch:
         replay = Replay(self._new_flow(), self._leaves(), n_backwards)
         base, base_line, since = self._base
         frames = _user_frames(base)
+        if not self._light:
+            self._stream.__exit__()  # what runs again is no part of the cell
         assert self._pinned is not None  # its caller has looked
         try:
             outcome = replay.run(
@@ -298,12 +309,14 @@ class NanWatch:
             )  # fmt: skip
         finally:
             frames.clear()
+            if not self._light:
+                self._stream.__enter__()
         if outcome.ran and self._loss is not None and replay.loss is not None:
             outcome.same = self._loss == replay.loss
         return outcome
 
     def _new_flow(self) -> Flow:
-        flow = Flow(_name_now)
+        flow = Flow(_name_now, _always)
         flow.step = self._flow.step
         return flow
 
@@ -343,7 +356,7 @@ class NanWatch:
 
     def _pin(self) -> None:
         """Keep what the next step starts from."""
-        if not self._light:
+        if not self._replays:
             return
         self._backwards_of_turn = 0
         code, line, _ = self._base
@@ -359,6 +372,7 @@ class NanWatch:
     def _audit(self) -> None:
         """Look at all that is there when the cell has ended."""
         with looking():
+            self._flow.read_verdicts()
             self._findings.learn_buffers()
             found = self._findings.bad_buffers()
             if not self._steps.scaled and not self._findings.last_skipped:
@@ -406,6 +420,16 @@ def _user_frames(base: CodeType | None) -> list[FrameType]:
             break
         frame = notebook.user_frame(frame.f_back)
     return found
+
+
+def _always(_device: torch.device) -> bool:
+    """Wait for every device."""
+    return True
+
+
+def _is_cpu(device: torch.device) -> bool:
+    """Wait for the CPU alone: it has the values already."""
+    return device.type == "cpu"
 
 
 def _name_now(tensor: torch.Tensor) -> str:
