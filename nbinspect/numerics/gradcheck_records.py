@@ -93,17 +93,21 @@ class NonFiniteValues:
 
 @dataclass(frozen=True, slots=True)
 class BornAt:
-    """The first operation at the user's dtype that made a NaN or Inf out of finite values.
+    """The operation that made a NaN or Inf at the user's dtype, as `nanwatch` tells it.
 
     Attributes:
-        op: e.g. ``aten.exp``.
-        is_backward: whether it belongs to the backward pass.
+        op: e.g. ``aten.exp``; ``leaf`` if it came in with an argument or a parameter.
+        phase: ``forward`` or ``backward``.
         where: the user's line.
+        why: the cause, in sentences.
+        mend: what to do, "" if that is not known.
     """
 
     op: str
-    is_backward: bool
+    phase: str
     where: SourceLine | None
+    why: str
+    mend: str
 
 
 @dataclass(frozen=True, slots=True)

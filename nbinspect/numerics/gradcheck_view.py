@@ -108,10 +108,9 @@ def _own_dtype(report: GradcheckReport) -> Iterator[Block]:
 
 def _born(born: BornAt) -> Advice:
     where = f" in {born.where.label}" if born.where else ""
-    phase = ", in backward" if born.is_backward else ""
-    return Advice(
-        ("It begins at ", Code(born.op), f"{where}{phase}."), born.where.text if born.where else ""
-    )
+    phase = ", in backward" if born.phase == "backward" else ""
+    line: tuple[Span, ...] = (" (", Code(born.where.text), ")") if born.where else ()
+    return Advice(("It begins at ", Code(born.op), where, *line, f"{phase}. {born.why}"), born.mend)
 
 
 def _causes(report: GradcheckReport) -> Iterator[Block]:

@@ -85,7 +85,7 @@ def gradcheck(
     some hundred calls. Copies the inputs and the modules twice.
     Blind to: errors that show in other outputs than those that gradients can be taken of; modules
     and tensors that are attributes of other objects, which stay as they are.
-    Source: ``torch.autograd.gradcheck``.
+    Source: ``torch.autograd.gradcheck``, and `nanwatch` at the function's own dtype.
     """
     __tracebackhide__ = True
     args = inputs if isinstance(inputs, tuple) else (inputs,)

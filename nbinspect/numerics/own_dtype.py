@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 import math
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch.utils import _pytree as pytree
 
-from nbinspect import _torch, notebook
 from nbinspect.blocks import Unavailable
 from nbinspect.numerics.copied_call import CopiedCall
 from nbinspect.numerics.derivatives import differentiable, index_text
 from nbinspect.numerics.exponents import values_of
 from nbinspect.numerics.gradcheck_records import BornAt, NonFiniteValues
-from nbinspect.numerics.phases import Phases
 from nbinspect.numerics.random_state import RandomState
-from nbinspect.ops import OpStream
+from nbinspect.numerics.records import NanReport
+from nbinspect.numerics.watch import nanwatch
 from nbinspect.tensors import is_tensor, looking
 
 
@@ -30,7 +27,7 @@ class OwnRun:
     Attributes:
         dtype: of what gradients are taken of.
         nonfinite: what is NaN or infinite.
-        born_at: the operation that made it.
+        born_at: the operation that made it, as `nanwatch` finds it.
         draws_random: whether it drew random numbers.
         gradients: of the sum of all outputs; None where there is none.
     """
@@ -72,8 +69,7 @@ def run_at_own_dtype(call: CopiedCall) -> OwnRun:
     __tracebackhide__ = True
     values = [leaf.value for leaf in call.leaves]
     before = RandomState.now()
-    first = _FirstBorn()
-    with OpStream(first):
+    with nanwatch(stop=False) as watch:
         outputs = call(*values)
         made = differentiable(outputs)
         gradients = _gradients(made, values)
@@ -84,10 +80,17 @@ def run_at_own_dtype(call: CopiedCall) -> OwnRun:
     return OwnRun(
         dtype=", ".join(kinds),
         nonfinite=tuple(bad),
-        born_at=first.found if bad else None,
+        born_at=_born(watch.report) if bad else None,
         draws_random=before.was_used(),
         gradients=gradients,
     )
+
+
+def _born(report: NanReport) -> BornAt | None:
+    if not report.findings:
+        return None
+    one = report.findings[0]
+    return BornAt(one.op, one.phase, one.where, one.why, one.mend)
 
 
 def _gradients(
@@ -111,35 +114,3 @@ def _nonfinite(what: str, tensors: Sequence[torch.Tensor]) -> Iterator[NonFinite
                     index = index_text(tuple(part.shape), place)
                     name = f"{what} {n}" if len(tensors) > 1 else what
                     yield NonFiniteValues(name, int(bad.sum()), part.numel(), index, value)
-
-
-class _FirstBorn:
-    """Subscribes to an `OpStream` and names the first operation that made a non-finite value."""
-
-    def __init__(self) -> None:
-        self.found: BornAt | None = None
-        self._phases = Phases()
-
-    def __call__(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        place, _, _ = self._phases.place(sys._getframe(1))
-        name = _torch.op_name(func)
-        if self.found is not None or func.is_view or "empty" in name:
-            return
-        given = pytree.tree_leaves((args, kwargs))
-        literal = any(type(one) is float and not math.isfinite(one) for one in given)
-        with looking():
-            if literal or not any(map(_is_bad, pytree.tree_leaves(result))):
-                return
-            if not any(map(_is_bad, given)):
-                where = notebook.source_line(*place.site) if place.site is not None else None
-                backward = place.phase == "backward"
-                self.found = BornAt(name.replace("::", "."), backward, where)
-
-
-def _is_bad(value: Any) -> bool:
-    if not is_tensor(value):
-        return False
-    parts = values_of(value)
-    if isinstance(parts, str):
-        return False
-    return any(not bool(part.to(torch.float64).isfinite().all()) for part in parts)

@@ -276,7 +276,7 @@ def test_what_float64_hides():
     assert not report.ok
     first = report.nonfinite[0]
     assert (first.what, first.n_bad, first.value) == ("output", 1, math.inf)
-    assert (report.born_at.op, report.born_at.is_backward) == ("aten.exp", False)
+    assert (report.born_at.op, report.born_at.phase) == ("aten.exp", "forward")
     assert "x.exp()" in report.born_at.where.text
     assert "float64 hides it" in text(report)
 
@@ -286,7 +286,9 @@ def test_a_gradient_that_is_nan_only_in_backward():
     assert report.nonfinite == () or report.nonfinite[0].what == "gradient of x"
     report = gradcheck(lambda x: (x * 0).sqrt() * 0 + x, leaf(1.0))
     assert [one.what for one in report.nonfinite] == ["gradient of x"]
-    assert report.born_at.is_backward
+    assert report.born_at.phase == "backward"
+    assert "sqrt" in report.born_at.why
+    assert report.born_at.mend
 
 
 def test_loss_of_digits_is_said():
