@@ -1,4 +1,4 @@
-"""``python -m benchmarks [memory|census|references|live|load|render ...] [--quick] [--write]``."""
+"""``python -m benchmarks [memory|census|references|graphs|live|load|render ...] [--quick] [--write]``."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from benchmarks import (
     accuracy,
     census,
     coverage,
+    graphs,
     live,
     loading,
     machine,
@@ -28,6 +29,7 @@ QUESTIONS: dict[str, tuple[Question, ...]] = {
     "memory": (steps.tables, accuracy.tables),
     "census": (census.tables, coverage.tables),
     "references": (references.tables,),
+    "graphs": (graphs.tables,),
     "live": (live.tables,),
     "load": (loading.tables,),
     "render": (rendering.tables,),

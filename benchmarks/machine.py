@@ -21,6 +21,8 @@ DISTRIBUTIONS = (
     "matplotlib",
     "psutil",
     "pytorch_memlab",
+    "torchview",
+    "torchviz",
 )
 
 

@@ -82,6 +82,16 @@ def test_the_watch_shows_the_peak_and_the_lines(tour):
     assert "model.2" in text
 
 
+def test_the_graph_tells_where_a_path_is_cut(tour):
+    asked = next(cell for cell in tour if "%autograd loss" in cell.source)
+    assert "`loss` (scalar float32) was made by" in " ".join(shown(asked).split())
+    watched = next(cell for cell in tour if cell.source.startswith("%%graphwatch"))
+    answer = " ".join(shown(watched).split())
+    assert "`loss` does not reach 4 parameters" in answer
+    assert "`model[:4](x).detach()` in In[" in answer
+    assert "features = model[:4](x)" in answer
+
+
 def test_it_runs_on_a_machine_without_a_gpu_or_a_network(tour):
     sources = "\n".join(cell.source for cell in tour)
     assert "cuda" not in sources
