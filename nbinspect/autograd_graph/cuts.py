@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import linecache
+from collections import defaultdict
 from typing import Any, NamedTuple
 
 from nbinspect.autograd_graph.mends import enclosing_no_grad, without
@@ -43,38 +44,48 @@ class Cut(NamedTuple):
     copy_of: Any = None
 
 
-def find_cut(seen: Watched, parameter: Any, tensor: Any) -> Cut | None:
-    """Find what keeps the gradient of `tensor` from `parameter`.
+class Cuts:
+    """What keeps the gradient of one tensor from parameters.
 
-    Returns:
-        The operation where the way ends; None if the watched forward did not use the parameter.
-
-    Cost: linear in the number of operations behind `tensor`.
+    Args:
+        seen: a watched forward.
+        tensor: what it made.
     """
-    end, external = seen.maker(tensor), seen.external(parameter)
-    if end is None or external is None:
-        return None
-    users = [number for number, event in seen.events.items() if external in event.externals]
-    if not users:
-        return None
-    within = seen.behind(event_of(end))
-    starts = [number for number in users if number in within]
-    if starts:
-        return _on_the_way(seen, starts, within)
-    flow = seen.carried_from(users, set(seen.events))
-    read = next((n for n in flow.stopped if seen.events[n].op == ITEM), None)
-    if read is not None:
-        return _described(seen, seen.events[read])
-    line = seen.line(seen.events[users[-1]])
-    at = f" in {line.label}" if line else ""
-    return Cut(f"used{at}, but nothing that came of it goes in", "", line, is_cut=False)
 
+    def __init__(self, seen: Watched, tensor: Any) -> None:
+        self._seen = seen
+        end = seen.maker(tensor)
+        self._within = seen.behind(event_of(end)) if end is not None else set[int]()
+        self._users: dict[int, list[int]] = defaultdict(list)
+        for number, event in seen.events.items():
+            for external in event.externals:
+                self._users[external].append(number)
 
-def _on_the_way(seen: Watched, starts: list[int], within: set[int]) -> Cut | None:
-    flow = seen.carried_from(starts, within)
-    if flow.stopped:
-        return _described(seen, seen.events[flow.stopped[0]])
-    return Cut("the operations on its way give no gradient for it", is_cut=False)
+    def find(self, parameter: Any) -> Cut | None:
+        """Find the operation where the way from a parameter ends.
+
+        Returns:
+            The cut; None if the watched forward did not use the parameter.
+
+        Cost: linear in the number of operations behind the tensor.
+        """
+        seen, external = self._seen, self._seen.external(parameter)
+        users = self._users[external] if external is not None else []
+        if not users or not self._within:
+            return None
+        starts = [number for number in users if number in self._within]
+        if starts:
+            flow = seen.carried_from(starts, self._within)
+            if flow.stopped:
+                return _described(seen, seen.events[flow.stopped[0]])
+            return Cut("the operations on its way give no gradient for it", is_cut=False)
+        flow = seen.carried_from(users, set(seen.events))
+        read = next((n for n in flow.stopped if seen.events[n].op == ITEM), None)
+        if read is not None:
+            return _described(seen, seen.events[read])
+        line = seen.line(seen.events[users[-1]])
+        at = f" in {line.label}" if line else ""
+        return Cut(f"used{at}, but nothing that came of it goes in", "", line, is_cut=False)
 
 
 def _described(seen: Watched, event: Event) -> Cut:
@@ -119,7 +130,7 @@ def made_without_grad(seen: Watched, leaf: Any, storage: Any) -> Cut | None:
         owes nothing to anybody.
     """
     value = seen.maker(leaf)
-    number = event_of(value) if value is not None else seen.writer(storage)
+    number = event_of(value) if value is not None else seen.giver(storage)
     if number is None:
         return None
     behind = seen.behind(number)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from nbinspect import _torch
-from nbinspect.autograd_graph.cuts import Cut, find_cut, made_without_grad
+from nbinspect.autograd_graph.cuts import Cut, Cuts, made_without_grad
 from nbinspect.autograd_graph.facts import Facts, storage_keys
 from nbinspect.autograd_graph.inference import ONE_TO_ONE
 from nbinspect.autograd_graph.mends import out_of_place
@@ -108,10 +108,9 @@ def _unreached(question: Question) -> Iterator[GraphFinding]:
     if not missing and not question.walked.nodes and not is_watched:
         yield _no_graph(question)
     by_cut: dict[Cut | None, list[str]] = defaultdict(list)
+    cuts = Cuts(question.seen, question.tensor) if missing and is_watched else None
     for name, tensor in missing.items():
-        by_cut[find_cut(question.seen, tensor, question.tensor) if is_watched else None].append(
-            name
-        )
+        by_cut[cuts.find(tensor) if cuts is not None else None].append(name)
     for cut, names in by_cut.items():
         if cut is not None and cut.is_cut:
             yield _unreached_because(question, names, cut, is_watched=True)
@@ -343,51 +342,46 @@ def _carried(question: Question, node: AutogradNode) -> list[str]:
     return list(dict.fromkeys(alike))
 
 
+def _free_leaves(question: Question) -> Iterator[tuple[AutogradNode, Any]]:
+    """Yield the leaves that are no module's parameters."""
+    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
+        if is_leaf(node) and not facts.is_parameter:
+            yield facts, node.variable
+
+
 def _copies(question: Question) -> Iterator[GraphFinding]:
     """Leaves that are a parameter's copy: the gradient goes to the copy."""
-    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
-        if not is_leaf(node):
-            continue
-        original, cut = _original(question, node.variable)
-        if original is None:
-            continue
-        sentence = (
-            f"`{facts.leaf}` is a leaf of its own, a copy of the parameter `{original}`"
-            + (f" ({cut.why})" if cut and cut.why else "")
-            + ": the gradient goes to the copy, and the parameter gets none from it."
-        )
-        line = cut.line if cut else None
-        names = (facts.leaf, original)
-        mend = "" if facts.is_parameter else f"{facts.leaf} = {original}"
-        yield GraphFinding(
-            "LEAF_IS_COPY", sentence, mend, names, line, (facts.key,), not facts.is_parameter
-        )
+    free = list(_free_leaves(question))
+    held: dict[Any, str] = {}
+    for owned in question.names.parameters.values() if free else ():
+        held |= {key: name for name, tensor in owned.items() for key, _ in storage_keys(tensor)}
+    for facts, variable in free:
+        shared = (held[key] for key, _ in storage_keys(variable) if key in held)
+        original, cut = next(shared, ""), None
+        if not original:
+            cut = made_without_grad(question.seen, variable, storage_key(variable))
+            is_copy = cut is not None and id(cut.copy_of) in question.names.owners
+            original = question.names.tensor(cut.copy_of) if cut is not None and is_copy else ""
+        if original:
+            yield _copied(facts, original, cut)
 
 
-def _original(question: Question, variable: Any) -> tuple[str | None, Cut | None]:
-    """Give the name of the parameter that a leaf was copied from, and where."""
-    keys = {key for key, _ in storage_keys(variable)}
-    for owned in question.names.parameters.values():
-        for name, tensor in owned.items():
-            same = keys & {key for key, _ in storage_keys(tensor)}
-            if same and tensor is not variable and id(variable) not in question.names.owners:
-                return name, None
-    found = made_without_grad(question.seen, variable, storage_key(variable))
-    if found is None or found.copy_of is None:
-        return None, None
-    name = question.names.tensor(found.copy_of)
-    if id(found.copy_of) not in question.names.owners or not name:
-        return None, None
-    return name, found
+def _copied(facts: AutogradNode, original: str, cut: Cut | None) -> GraphFinding:
+    how = f" ({cut.why})" if cut is not None else ""
+    sentence = (
+        f"`{facts.leaf}` is a leaf of its own, a copy of the parameter `{original}`{how}: the "
+        "gradient goes to the copy, and the parameter gets none from it."
+    )
+    names, mend = (facts.leaf, original), f"{facts.leaf} = {original}"
+    line = cut.line if cut is not None else None
+    return GraphFinding("LEAF_IS_COPY", sentence, mend, names, line, (facts.key,))
 
 
 def _without_grad(question: Question) -> Iterator[GraphFinding]:
     """Leaves that were computed from what requires grad: the path ends at them."""
-    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
-        if not is_leaf(node):
-            continue
-        cut = made_without_grad(question.seen, node.variable, storage_key(node.variable))
-        if cut is None or cut.copy_of is not None or not cut.is_cut:
+    for facts, variable in _free_leaves(question):
+        cut = made_without_grad(question.seen, variable, storage_key(variable))
+        if cut is None or cut.copy_of is not None:
             continue
         sentence = (
             f"`{facts.leaf}` requires grad, but is a leaf: {cut.why}. The gradient stops at it "

@@ -45,7 +45,6 @@ class Recorder:
         self.n_dropped = 0
         self._on_backward = on_backward
         self._places: dict[tuple[int, int], int] = {}
-        self._externals: dict[int, int] = {}
         self._scalars: dict[float, int] = {}
         self._n = 0
 
@@ -102,26 +101,27 @@ class Recorder:
 
     def _take(self, tensor: Any, event: Event, inputs: set[int], externals: set[int]) -> None:
         """Note an input: the event that made it, and who wrote into its storage since."""
-        requires = tensor.requires_grad
+        requires, key = tensor.requires_grad, storage_key(tensor)
         event.takes_grad |= requires
-        writer = self.seen.writer(storage_key(tensor))
-        if writer is not None:
-            inputs.add(
-                value_of(writer, 0)
-            )  # also how an array that shares memory with a tensor leads back
-        maker = None if requires and tensor.is_leaf else self.seen.maker(tensor)
+        maker, giver = self.seen.maker(tensor), self.seen.giver(key)
         if maker is not None:
             inputs.add(maker)
-            self.seen.events[event_of(maker)].gives[maker % OUTPUTS] = requires
-        elif writer is None or requires:
+            if not (requires and tensor.is_leaf):  # that was set, not computed
+                self.seen.events[event_of(maker)].gives[maker % OUTPUTS] = requires
+        elif giver is not None:  # how an array that shares memory with a tensor leads back
+            inputs.add(value_of(giver, 0))
+        writer = self.seen.written.get(key, -1) if giver is not None else -1
+        if writer in self.seen.events and (maker is None or writer > event_of(maker)):
+            inputs.add(value_of(writer, 0))
+        if (requires and tensor.is_leaf) or (maker is None and giver is None):
             externals.add(self._external(tensor))
             if self._scalars:
                 inputs |= self._from_numbers(tensor)
 
     def _external(self, tensor: Any) -> int:
-        known = self._externals.get(id(tensor))
-        if known is None or self.seen.externals[known]() is not tensor:
-            known = self._externals[id(tensor)] = len(self.seen.externals)
+        known = self.seen.external(tensor)
+        if known is None:
+            known = self.seen.places_of[id(tensor)] = len(self.seen.externals)
             self.seen.externals.append(weakref.ref(tensor))
         return known
 
@@ -138,10 +138,12 @@ class Recorder:
     def _write(self, tensor: Any, number: int) -> None:
         """Note what an in-place operation wrote to; torch counts the version up after it."""
         self._made(tensor, number, 0)
-        version = _torch.version(tensor) + 1
-        self.seen.writes.append(Write(number, storage_key(tensor), version))
-        if tensor.is_leaf and tensor.requires_grad and id(tensor) in self._externals:
-            steps = self.seen.steps.setdefault(self._externals[id(tensor)], [])
+        key = storage_key(tensor)
+        self.seen.writes.append(Write(number, key, _torch.version(tensor) + 1))
+        self.seen.written[key] = number
+        external = self.seen.external(tensor) if tensor.is_leaf and tensor.requires_grad else None
+        if external is not None:
+            steps = self.seen.steps.setdefault(external, [])
             steps.append(_torch.next_sequence_number() or 0)
 
     def _give(self, result: Any, number: int, event: Event) -> None:
@@ -175,6 +177,7 @@ class Recorder:
         kept = [pair for pair in zip(seen.numbers, seen.numbered, strict=True) if pair[1] > old[-1]]
         seen.numbers = [number for number, _ in kept]
         seen.numbered = [event for _, event in kept]
+        seen.written = {key: n for key, n in seen.written.items() if n in seen.events}
         seen.writes = [one for one in seen.writes if one.event > old[-1]]
 
     def so_far(self) -> Watched:

@@ -99,7 +99,7 @@ def _modules(report: GraphReport) -> list[Block]:
             if one.kind != "PARAMETER" and one.storage is not None and one.storage not in charged
         }
         charged.update(fresh)
-        key = INDEX.sub(".*", node.module) or OUTSIDE, types.get(node.module, "")
+        key = _row_key(node.module, types)
         row = rows.setdefault(key, [0, 0])
         row[0] += 1
         row[1] += sum(fresh.values())
@@ -114,6 +114,16 @@ def _modules(report: GraphReport) -> list[Block]:
     title = "Kept for backward, by module"
     rest = sum(rows[key][1] for key in kept[MOST_ROWS:])
     return [Table(COLUMNS, cells, title, max(0, len(kept) - MOST_ROWS), rest)]
+
+
+def _row_key(module: str, types: dict[str, str]) -> tuple[str, str]:
+    """Put equal parts of blocks in a row together, but not the parts of one flat container."""
+    head, _, last = module.rpartition(".")
+    name = f"{INDEX.sub('.*', head)}.{last}" if head else module
+    parts = [one for one in types if one.rpartition(".")[0] == head] if last.isdigit() else []
+    if parts and all(types[one] == types[module] for one in parts):
+        name = INDEX.sub(".*", module)
+    return name or OUTSIDE, types.get(module, "")
 
 
 def _row_name(name: str, modules: set[str]) -> str:

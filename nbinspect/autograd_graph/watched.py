@@ -86,8 +86,10 @@ class Watched:
         numbered: the event of each of `numbers`.
         first: the next node's number when the watch began.
         makers: the value that a tensor is, by its id, and the tensor.
-        storages: the event that wrote last into a storage, by its key, and the storage.
+        storages: the event that last gave a tensor on a storage, by its key, and the storage.
+        written: the event that last wrote into a storage in place.
         externals: tensors that no event made.
+        places_of: the place of each of them, by its id.
         writes: what was changed in place.
         steps: for each external that was written as an optimizer does it: the next node's number.
         backwards: the next node's number when a backward began.
@@ -102,7 +104,9 @@ class Watched:
     first: int = 0
     makers: dict[int, tuple[Ref, int]] = field(default_factory=dict)
     storages: dict[Any, tuple[Ref, int]] = field(default_factory=dict)
+    written: dict[Any, int] = field(default_factory=dict)
     externals: list[Ref] = field(default_factory=list)
+    places_of: dict[int, int] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
     steps: dict[int, list[int]] = field(default_factory=dict)
     backwards: list[int] = field(default_factory=list)
@@ -156,17 +160,15 @@ class Watched:
         known = ref is not None and ref() is tensor and event_of(value) in self.events
         return value if known else None
 
-    def writer(self, storage: Any) -> int | None:
-        """Give the event that wrote last into the storage of a key, None for none that is known."""
+    def giver(self, storage: Any) -> int | None:
+        """Give the event that last gave a tensor on a storage, None for none that is known."""
         ref, event = self.storages.get(storage, (None, -1))
         return event if ref is not None and ref() is not None and event in self.events else None
 
     def external(self, tensor: Any) -> int | None:
         """Give the index of a tensor that came from outside, None if the cell did not use it."""
-        for n, ref in enumerate(self.externals):
-            if ref() is tensor:
-                return n
-        return None
+        known = self.places_of.get(id(tensor))
+        return known if known is not None and self.externals[known]() is tensor else None
 
     def ends(self) -> Any:
         """Give the last tensor that the cell made and took nowhere else, None if none lives.
