@@ -586,3 +586,66 @@ def backward_code() -> CodeType | None:
     run = getattr(torch.autograd.graph, "_engine_run_backward", None)
     code: CodeType | None = getattr(run, "__code__", None)
     return code
+
+
+def graph_task() -> int:
+    """Give the number of the backward pass that runs in this thread, -1 outside of one."""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return int(current()) if current is not None else -1
+
+
+def when_backward_ends(callback: Callable[[], None]) -> bool:
+    """Have `callback` called when the running backward pass has ended; say whether it will be.
+
+    One that is given within a callback comes after those that others had given, such as DDP's,
+    which puts the reduced gradients in their place.
+    """
+    queue = getattr(torch.autograd.Variable._execution_engine, "queue_callback", None)
+    if queue is None:
+        return False
+    queue(callback)
+    return True
+
+
+def drop_gradient_hooks(parameter: torch.Tensor) -> None:
+    """Take away the empty dictionary that the first gradient hook of a tensor leaves behind."""
+    if getattr(parameter, "_post_accumulate_grad_hooks", None) == {}:
+        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]  # its own default
+
+
+HALVES = (torch.float16, torch.bfloat16)
+
+
+def fused_norms(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Give the 2-norm of each tensor, by fused kernels; of half-precision ones in float32."""
+    fused = getattr(torch, "_foreach_norm", None)
+    if fused is None or not tensors:
+        wide = (torch.float32 if t.dtype in HALVES else None for t in tensors)
+        return [torch.linalg.vector_norm(t, dtype=d) for t, d in zip(tensors, wide, strict=True)]
+    if not any(t.dtype in HALVES for t in tensors):
+        return list(fused(tensors))
+    found: dict[int, torch.Tensor] = {}
+    for dtype, numbers in _by_half(tensors).items():
+        some = fused([tensors[n] for n in numbers], 2, dtype)
+        found.update(zip(numbers, some, strict=True))
+    return [found[n] for n in range(len(tensors))]
+
+
+def _by_half(tensors: list[torch.Tensor]) -> dict[torch.dtype | None, list[int]]:
+    kinds: dict[torch.dtype | None, list[int]] = {}
+    for number, tensor in enumerate(tensors):
+        dtype = torch.float32 if tensor.dtype in HALVES else None
+        kinds.setdefault(dtype, []).append(number)
+    return kinds
+
+
+def copy_all(to: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    """Copy tensors into others of the same kind, by fused kernels."""
+    if tensors:
+        torch._foreach_copy_(to, tensors)
+
+
+def subtract_all(of: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
+    """Subtract tensors from others in place, by fused kernels."""
+    if tensors:
+        torch._foreach_sub_(of, tensors)

@@ -206,6 +206,33 @@ class Histogram:
 
 
 @dataclass(frozen=True, slots=True)
+class HeatMap:
+    """Numbers as shades, in rows under each other.
+
+    Attributes:
+        title: what is drawn.
+        labels: one name for each row.
+        values: the rows, all of one length; None where there is no number. NaN stands out.
+        low: the number of the lightest shade.
+        high: the number of the darkest one.
+        low_text: how `low` reads, e.g. ``1e-7``.
+        high_text: how `high` reads.
+        first: what the first column is, e.g. ``step 0``.
+        last: what the last one is.
+    """
+
+    title: str
+    labels: tuple[str, ...]
+    values: tuple[tuple[float | None, ...], ...]
+    low: float
+    high: float
+    low_text: str
+    high_text: str
+    first: str
+    last: str
+
+
+@dataclass(frozen=True, slots=True)
 class GraphNode:
     """A box of a graph.
 
@@ -328,5 +355,5 @@ class Fold:
     blocks: tuple[Block, ...]
 
 
-Block = Text | Advice | Bar | Table | Timeline | Histogram | Graph | Fold
+Block = Text | Advice | Bar | Table | Timeline | Histogram | HeatMap | Graph | Fold
 View = tuple[Block, ...]

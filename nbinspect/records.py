@@ -1,6 +1,6 @@
 """Records: the frozen plain values that every inspector returns.
 
-A record holds str, int, float, bool, None, tuples and other records: never a tensor, a module,
+A record holds str, int, float, bool, bytes, None, tuples and other records: never a tensor, a module,
 a frame or an exception. So it keeps nothing of the user's alive, prints the same tomorrow, and
 goes through JSON and back without torch.
 """
@@ -8,6 +8,7 @@ goes through JSON and back without torch.
 from __future__ import annotations
 
 import abc
+import base64
 import dataclasses
 import functools
 import math
@@ -25,7 +26,8 @@ __all__ = ["Holding", "Reading", "Record", "SourceLine", "Unavailable", "from_pl
 def to_plain(value: Any) -> Any:
     """Turn a record into dicts, lists and scalars that strict JSON takes as they are.
 
-    NaN and the infinities, which JSON lacks, become ``{"float": "nan"}`` and the like.
+    NaN and the infinities, which JSON lacks, become ``{"float": "nan"}`` and the like; bytes, in
+    which a record packs very many numbers, become ``{"bytes": ...}`` in base64.
 
     Raises:
         TypeError: `value` holds something that is no plain value.
@@ -36,6 +38,8 @@ def to_plain(value: Any) -> Any:
         return [to_plain(item) for item in value]
     if type(value) is float and not math.isfinite(value):
         return {"float": str(value)}
+    if type(value) is bytes:
+        return {"bytes": base64.b64encode(value).decode("ascii")}
     if value is None or type(value) in (str, int, float, bool):
         return value
     raise TypeError(f"a record holds plain values only, not {type(value).__name__}")
@@ -64,10 +68,10 @@ def _read(plain: Any, hint: Any, path: str) -> Any:
     elif dataclasses.is_dataclass(hint):
         if isinstance(plain, Mapping):
             return _read_dataclass(plain, hint, path)
-    elif hint is float:
-        number = _float(plain)
-        if number is not None:
-            return number
+    elif hint in (float, bytes):
+        packed = _float(plain) if hint is float else _bytes(plain)
+        if packed is not None:
+            return packed
     elif hint in (str, int, bool, type(None)) and type(plain) is hint:
         return plain
     raise TypeError(f"{path or 'value'}: {_short(plain)} is no {_name(hint)}")
@@ -121,6 +125,12 @@ def _float(plain: Any) -> float | None:
     if isinstance(plain, Mapping) and set(plain) == {"float"}:
         return {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}.get(plain["float"])
     return float(plain) if type(plain) in (int, float) else None
+
+
+def _bytes(plain: Any) -> bytes | None:
+    """Give the bytes that `plain` stands for, None if it stands for none."""
+    text = plain.get("bytes") if isinstance(plain, Mapping) and len(plain) == 1 else None
+    return base64.b64decode(text) if isinstance(text, str) else None
 
 
 def _short(plain: Any) -> str:

@@ -37,7 +37,11 @@ def test_every_make_command_exists(text):
 
 def test_every_magic_and_its_options_exist():
     named = re.findall(r"%%?(?!load_ext)([a-z]\w+)((?: --\w+)*)", README)
-    assert {"gpumem", "memwatch"} < {name for name, _ in named} <= {*LINE_MAGICS, *WATCHES}
+    assert (
+        {"gpumem", "gradtable", "gradwatch", "memwatch"}
+        < {name for name, _ in named}
+        <= {*LINE_MAGICS, *WATCHES}
+    )
     options = {option for _, line in named for option in line.split()}
     assert options
     assert [option for option in options if f'"{option}"' not in MAGICS] == []

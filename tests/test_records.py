@@ -22,7 +22,7 @@ from nbinspect import blocks
 from nbinspect.blocks import Text, Unavailable, View
 from nbinspect.records import Holding, Reading, Record, SourceLine, from_plain, to_plain
 
-PLAIN = (str, int, float, bool, type(None))
+PLAIN = (str, int, float, bool, bytes, type(None))
 
 
 def import_all() -> None:

@@ -12,6 +12,12 @@ from types import TracebackType
 from typing import Protocol
 
 from nbinspect.magics.expression import evaluate
+from nbinspect.magics.gradients import (
+    gradtable,
+    gradtable_options,
+    gradwatch_options,
+    open_gradwatch,
+)
 from nbinspect.magics.graphs import (
     autograd_options,
     explore_graph,
@@ -318,6 +324,7 @@ def _traceback_memory(options: argparse.Namespace) -> Record | None:
 
 LINE_MAGICS: dict[str, LineMagic] = {
     "autograd": LineMagic(autograd_options(), run_autograd, explore_graph),
+    "gradtable": LineMagic(gradtable_options(), gradtable),
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
     "gradcheck": LineMagic(gradcheck_options(), run_gradcheck),
     "headroom": LineMagic(headroom_line_options(), run_headroom),
@@ -331,4 +338,5 @@ WATCHES: dict[str, WatchMagic] = {
     "gpumem": WatchMagic(_memwatch_options("%%gpumem"), _memwatch),
     "nanwatch": WatchMagic(nanwatch_options(), make_nanwatch),
     "headroom": WatchMagic(headroom_cell_options(), make_headroom),
+    "gradwatch": WatchMagic(gradwatch_options(), open_gradwatch),
 }

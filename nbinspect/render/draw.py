@@ -10,6 +10,7 @@ from nbinspect.blocks import (
     Block,
     Fold,
     Graph,
+    HeatMap,
     Histogram,
     Table,
     Text,
@@ -20,6 +21,7 @@ from nbinspect.render.cells import bar_total
 from nbinspect.render.curve import curve
 from nbinspect.render.draw_columns import draw_columns
 from nbinspect.render.draw_graph import draw_graph
+from nbinspect.render.draw_heat import draw_heat_map
 from nbinspect.render.draw_table import draw_table
 from nbinspect.render.figure import (
     ACCENT,
@@ -69,6 +71,8 @@ def _draw(sheet: Sheet, block: Block) -> None:
             _timeline(sheet, block)
         case Histogram():
             draw_columns(sheet, block)
+        case HeatMap():
+            draw_heat_map(sheet, block)
         case Graph():
             draw_graph(sheet, block)
         case Fold():

@@ -145,6 +145,27 @@ class Sheet:
                 Rectangle((x + 0.4, y + 0.4), width - 0.8, height - 0.8, **outline)
             )
 
+    def image(
+        self,
+        pixels: Sequence[Sequence[tuple[int, int, int, int]]],
+        x: float,
+        y: float,
+        width: float,
+        height: float,
+    ) -> None:
+        """Draw rows of red, green, blue and opacity, each 0..255, stretched over a rectangle."""
+        import numpy as np
+
+        place: Any = (x, x + width, y + height, y)
+        self._axes.imshow(
+            np.asarray(pixels, np.uint8),
+            extent=place,
+            aspect="auto",
+            interpolation="nearest",
+            zorder=1,
+        )
+        self._axes.set_xlim(0, self.width)  # which an image changes
+
     def dot(self, x: float, y: float, radius: float, fill: str) -> None:
         """Fill a circle."""
         from matplotlib.patches import Circle

@@ -25,6 +25,7 @@ from nbinspect.blocks import (
     Column,
     Fold,
     Graph,
+    HeatMap,
     HeatScale,
     Histogram,
     Size,
@@ -53,6 +54,7 @@ from nbinspect.render.format import (
     seconds,
 )
 from nbinspect.render.graph_svg import page_svg
+from nbinspect.render.heat import heat_has_bad, heat_png, heat_words
 from nbinspect.render.nodes import graph_words
 from nbinspect.render.palette import css_class, hue
 from nbinspect.render.picture import COLUMN_WIDTH, caption, placed, placed_narrow
@@ -66,6 +68,7 @@ NAME_WIDTH = 52
 CODE_WIDTH = 80
 SHORT_CELL = 16
 TREE_WIDTH = 80
+HEAT_ROW, HEAT_WIDTH = 18, 560
 SHRINK = 0.92  # of 12 pixels are 11
 PICTURES = Bar | Timeline | Histogram | Graph
 NOTHING_HERE = '<p class="nbi-quiet">nothing</p>'
@@ -94,6 +97,8 @@ def _block(block: Block) -> str:
             return _timeline(block)
         case Histogram():
             return _histogram(block)
+        case HeatMap():
+            return _heat_map(block)
         case Graph():
             return _graph(block)
         case Fold():
@@ -285,6 +290,52 @@ def _histogram(block: Histogram) -> str:
         f'<div class="nbi-block">{head}<div role="img" aria-label="{words}">'
         f"{plot_columns(columns(block))}</div></div>"
     )
+
+
+def _heat_map(block: HeatMap) -> str:
+    """Set names beside one picture that holds a pixel for each value, stretched to fit.
+
+    The picture is an image, which no front end drops, and its size is an attribute.
+    """
+    head = f'<div class="nbi-head"><strong class="nbi-title">{_text(block.title)}</strong></div>'
+    if not block.values or not block.values[0]:
+        return f'<div class="nbi-block">{head}{NOTHING_HERE}</div>'
+    data = base64.b64encode(heat_png(block)).decode("ascii")
+    height = HEAT_ROW * len(block.labels)
+    image = (
+        f'<img class="nbi-shades-map" width="{HEAT_WIDTH}" height="{height}" '
+        f'alt="{_text(heat_words(block))}" src="data:image/png;base64,{data}">'
+    )
+    rows = "".join(
+        f'<tr><th style="text-align:left"><code>{_name(label)}</code></th>'
+        + (f'<td rowspan="{len(block.labels)}">{image}</td>' if not at else "")
+        + "</tr>"
+        for at, label in enumerate(block.labels)
+    )
+    ends = (
+        f'<div class="nbi-shades-ends"><span>{_text(block.first)}</span> '
+        f"<span>{_text(block.last)}</span></div>"
+    )
+    return (
+        f'<div class="nbi-block">{head}<table class="nbi-shades"><tbody>{rows}<tr><td></td>'
+        f"<td>{ends}</td></tr></tbody></table>{_heat_legend(block)}</div>"
+    )
+
+
+def _name(label: str) -> str:
+    cut = cut_middle(label, NAME_WIDTH)
+    title = f' title="{_text(label)}"' if cut != printable(label) else ""
+    return f"<span{title}>{_breakable(escape(cut))}</span>"
+
+
+def _heat_legend(block: HeatMap) -> str:
+    scale = '<span class="nbi-shades-scale"></span>'
+    entries = [f"<span>{_text(block.low_text)}</span>{scale}<span>{_text(block.high_text)}</span>"]
+    if heat_has_bad(block):
+        entries.append(
+            '<span><span class="nbi-sw nbi-shades-bad"></span><span>not finite</span></span>'
+        )
+    return _legend(entries)
 
 
 def _graph(block: Graph) -> str:

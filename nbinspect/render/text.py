@@ -16,6 +16,7 @@ from nbinspect.blocks import (
     Column,
     Fold,
     Graph,
+    HeatMap,
     Histogram,
     Table,
     Text,
@@ -36,6 +37,7 @@ from nbinspect.render.format import (
     text_width,
     wrap,
 )
+from nbinspect.render.heat import heat_has_bad, heat_share, squeezed
 from nbinspect.render.palette import hue
 from nbinspect.render.tree import tree
 from nbinspect.render.words import spans_text
@@ -86,6 +88,8 @@ def _lines(block: Block, width: int) -> list[str]:
             return _timeline(block, width)
         case Histogram():
             return _histogram(block, width)
+        case HeatMap():
+            return _heat_map(block, width)
         case Graph():
             return tree(block, width)
         case Fold():
@@ -260,6 +264,31 @@ def _band(band: BandLine, width: int) -> str:
         for at in range(round(left * width), round(right * width)):
             track[at] = "░" if faint else "▒"
     return f"  {pad(cut_end(band.label, 9), 9, right=True)}  {''.join(track)}"
+
+
+def _heat_map(block: HeatMap, width: int) -> list[str]:
+    """Draw shades as bars of eight heights, as wide as there is room."""
+    n_columns = max(map(len, block.values), default=0)
+    if not n_columns:
+        return [printable(block.title), "  nothing"]
+    names = [cut_middle(label, min(34, width // 2 - 4)) for label in block.labels]
+    w_name = max(map(text_width, names))
+    n_shown = min(n_columns, width - w_name - 4)
+    scale = f"{STEPS[1]} {block.low_text} to {STEPS[-1]} {block.high_text}"
+    scale += ", ! not finite" if heat_has_bad(block) else ""
+    lines = wrap(f"{printable(block.title)} ({scale})", width)
+    for name, values in zip(names, block.values, strict=True):
+        shades = "".join(heat_step(block, one) for one in squeezed(values, n_shown))
+        lines.append(f"  {pad(name, w_name)}  {shades}")
+    ends = max(1, n_shown - text_width(block.first) - text_width(block.last))
+    return [*lines, f"  {' ' * w_name}  {block.first}{' ' * ends}{block.last}"]
+
+
+def heat_step(block: HeatMap, value: float | None) -> str:
+    """Give the bar that stands for a value."""
+    if value is None:
+        return " "
+    return "!" if math.isnan(value) else STEPS[1 + round(7 * heat_share(block, value))]
 
 
 def _fold(block: Fold, width: int) -> list[str]:

@@ -1,0 +1,91 @@
+"""A history in other forms: a data frame, CSV, and JSON that people can read."""
+
+from __future__ import annotations
+
+import csv
+import dataclasses
+import json
+import math
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nbinspect.blocks import Unavailable
+from nbinspect.gradients.records import GradientHistory, GradientStep, ParameterGradient
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+OF_STEP = ("index", "loss", "grad_norm", "clip_factor", "scale", "skipped")
+OF_PARAMETER = tuple(field.name for field in dataclasses.fields(ParameterGradient))
+COLUMNS = (
+    "step",
+    "loss",
+    "total_grad_norm",
+    "clip_factor",
+    "scale",
+    "skipped",
+    "learning_rate",
+    *OF_PARAMETER,
+)
+
+
+def _lines(history: GradientHistory) -> Iterator[tuple[Any, ...]]:
+    for step in history.steps:
+        head = _head(step)
+        for one in step.parameters:
+            yield (*head, *(getattr(one, name) for name in OF_PARAMETER))
+
+
+def _head(step: GradientStep) -> tuple[Any, ...]:
+    """Give what is the same for all parameters; what is not known is None."""
+    values = (getattr(step, name) for name in OF_STEP)
+    rates = step.learning_rates
+    known = (None if isinstance(one, Unavailable) else one for one in values)
+    return (*known, rates[0] if rates else None)
+
+
+def to_pandas(history: GradientHistory) -> pd.DataFrame:
+    """Give one row for each step and parameter."""
+    import pandas
+
+    return pandas.DataFrame.from_records(list(_lines(history)), columns=list(COLUMNS))
+
+
+def to_csv(history: GradientHistory, path: str | Path) -> None:
+    """Write one line for each step and parameter; what is not known is empty."""
+    with Path(path).open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        writer.writerows(_lines(history))
+
+
+def to_json(history: GradientHistory, path: str | Path | None) -> str:
+    """Write steps with their parameters; NaN and Inf are the strings ``nan`` and ``inf``."""
+    steps = [
+        {
+            **{name: _plain(value) for name, value in _fields(step.figures)},
+            "parameters": [
+                {name: _plain(value) for name, value in _fields(one)} for one in step.parameters
+            ],
+        }
+        for step in history.steps
+    ]
+    findings = [{name: _plain(value) for name, value in _fields(f)} for f in history.findings]
+    text = json.dumps({"steps": steps, "findings": findings}, allow_nan=False)
+    if path is not None:
+        Path(path).write_text(text, encoding="utf-8")
+    return text
+
+
+def _fields(record: Any) -> Iterator[tuple[str, Any]]:
+    for field in dataclasses.fields(record):
+        yield field.name, getattr(record, field.name)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Unavailable):
+        return {"unavailable": value.reason}
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value

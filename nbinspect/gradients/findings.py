@@ -1,0 +1,119 @@
+"""Broken rules in the user's names: what is wrong, since when, and the line that mends it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from nbinspect.gradients.records import GradientFinding, Kind, ParameterName, Rules
+from nbinspect.gradients.rules import Broken
+
+ORDER: tuple[Kind, ...] = (
+    "NAN",
+    "EXPLODING",
+    "VANISHING",
+    "DEAD",
+    "UNUSED",
+    "SPIKING",
+    "SKIPPING",
+)
+
+
+def findings(
+    broken: Mapping[Kind, Broken],
+    about: Sequence[ParameterName],
+    models: Sequence[str],
+    rules: Rules,
+) -> tuple[GradientFinding, ...]:
+    """Describe the broken rules, the earliest first."""
+    found = [_finding(kind, broken[kind], about, models, rules) for kind in ORDER if kind in broken]
+    return tuple(sorted(found, key=lambda one: one.step))
+
+
+def _finding(
+    kind: Kind,
+    what: Broken,
+    about: Sequence[ParameterName],
+    models: Sequence[str],
+    rules: Rules,
+) -> GradientFinding:
+    chosen = _chosen(kind, what, about)
+    name = about[chosen].name if chosen is not None else ""
+    model = models[chosen] if chosen is not None else "model"
+    others = tuple(about[one].name for one in what.parameters if one != chosen)
+    return GradientFinding(
+        kind=kind,
+        parameter=name,
+        step=what.step,
+        value=what.value,
+        why=_why(kind, what, len(others), rules),
+        mend=_mend(kind, name, model),
+        n_steps=what.n_steps,
+        others=others,
+    )
+
+
+def _chosen(kind: Kind, what: Broken, about: Sequence[ParameterName]) -> int | None:
+    """Give the parameter to name; of a dead layer its weight, not the weight that it feeds.
+
+    Where a layer gives only zeros, its own weight and bias get none, nor does the next weight; but
+    the next bias does.
+    """
+    if not what.parameters:
+        return None
+    if kind != "DEAD":
+        return what.parameters[0]
+    layers: dict[str, list[int]] = {}
+    for one in what.parameters:
+        layers.setdefault(about[one].name.rpartition(".")[0], []).append(one)
+    whole = [ones for ones in layers.values() if len(ones) > 1]
+    return (whole[-1] if whole else what.parameters[-1:])[0]
+
+
+def _why(kind: Kind, what: Broken, n_others: int, rules: Rules) -> str:
+    more = f" So do {n_others} more." if n_others > 1 else " So does one more." if n_others else ""
+    match kind:
+        case "NAN":
+            return "backward made it NaN or infinite." + more
+        case "EXPLODING":
+            return (
+                f"the gradients' norm is {what.value:.3g}, beyond {rules.high:g}, and grows "
+                "or moves the weights by more than they are."
+            )
+        case "VANISHING":
+            return (
+                f"per element its gradient is 10^{what.value:.1f} times smaller than in the last "
+                "layers, and falls from layer to layer: it is the depth, not convergence."
+            )
+        case "DEAD":
+            return f"its gradient is exactly 0 in {what.n_steps} steps running." + more
+        case "UNUSED":
+            return f"no backward pass reached it in {what.n_steps} {_steps(what.n_steps)}." + more
+        case "SPIKING":
+            return (
+                f"the norm jumps to {what.value:.3g} times that of the steps before, "
+                "and most of it is this parameter's."
+            )
+        case "SKIPPING":
+            return f"the gradient scaler skipped {what.n_steps} steps running: an Inf or NaN comes from elsewhere than the scale."
+
+
+def _steps(n_steps: int) -> str:
+    return "step" if n_steps == 1 else "steps"
+
+
+def _mend(kind: Kind, name: str, model: str) -> str:
+    clip = f"torch.nn.utils.clip_grad_norm_({model}.parameters(), 1.0)  # before optimizer.step()"
+    match kind:
+        case "NAN" | "SKIPPING":
+            return "%%nanwatch  # as the cell's first line: names the operation that made it"
+        case "EXPLODING" | "SPIKING":
+            return clip
+        case "VANISHING":
+            return (
+                f"torch.nn.init.kaiming_normal_({name}, nonlinearity='relu')"
+                "  # with ReLU; or add normalization or residual connections"
+            )
+        case "DEAD":
+            return "torch.nn.LeakyReLU()  # in place of the ReLU after it; or a lower learning rate"
+        case "UNUSED":
+            return "%autograd loss  # shows where the way to it is cut"

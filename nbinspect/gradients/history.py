@@ -1,0 +1,220 @@
+"""Puts the parts of each step together, keeps as many steps as was asked for, and minds health."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from nbinspect.blocks import Unavailable
+from nbinspect.gradients import rows as packed
+from nbinspect.gradients.collect import Part
+from nbinspect.gradients.findings import findings
+from nbinspect.gradients.records import (
+    Exponents,
+    Figure,
+    GradientHistory,
+    PackedStep,
+    ParameterName,
+    Rules,
+    StepFigures,
+)
+from nbinspect.gradients.rules import Health
+
+SAME = 1e-4  # relative: norms of the same gradient, summed in another order
+UNIFORM = 1e-3
+KEPT_EXPONENTS = 64
+
+
+@dataclass(slots=True)
+class Passes:
+    """The backward passes since the last step.
+
+    Attributes:
+        losses: what they were called on.
+        n_backward: how many they were.
+        why_no_loss: why there is no loss, "" if there is.
+    """
+
+    losses: list[float] = field(default_factory=list)
+    n_backward: int = 0
+    why_no_loss: str = ""
+
+
+class Builder:
+    """Collects steps; everything in it is a plain value.
+
+    Args:
+        rules: the thresholds of the health rules.
+        keep: how many steps to keep.
+
+    Attributes:
+        parameters: those seen so far.
+        models: the variable that each one's name begins with.
+        places: where each one stands among all, for the order in the end.
+        kept: the kept steps.
+        n_thinned: how often older steps have been thinned out.
+    """
+
+    def __init__(self, rules: Rules, keep: int) -> None:
+        self.health = Health(rules)
+        self.parameters: list[ParameterName] = []
+        self.models: list[str] = []
+        self.places: list[int] = []
+        self.kept: list[PackedStep] = []
+        self.n_thinned = 0
+        self._keep = max(2, keep)
+        self._groups: dict[tuple[int, ...], int] = {}
+
+    def add(self, name: ParameterName, model: str, place: int) -> int:
+        """Take a parameter in, and give its number."""
+        self.parameters.append(name)
+        self.models.append(model)
+        self.places.append(place)
+        return len(self.parameters) - 1
+
+    def step(self, index: int, parts: Sequence[Part], passes: Passes) -> None:
+        """Take a step: what each of the optimizers did that share its backward passes."""
+        members, rows, bad, exponents = _joined(parts)
+        figures = _figures(index, parts, passes, rows)
+        group = self._groups.setdefault(members, len(self._groups))
+        self.health.step(figures, members, rows, self.parameters)
+        self.kept.append(PackedStep(figures, group, rows.tobytes(), bad, exponents))
+        self._thin()
+
+    def _thin(self) -> None:
+        """Leave out every second one of the older half, but for those that a finding names."""
+        if len(self.kept) <= self._keep:
+            return
+        half = self._keep // 2
+        named = {broken.step for broken in self.health.state(ended=False).values()}
+        older, newer = self.kept[:-half], self.kept[-half:]
+        older = [one for n, one in enumerate(older) if n % 2 == 0 or one.figures.index in named]
+        self.kept = [*older, *newer]
+        self.n_thinned += 1
+        with_exponents = [n for n, one in enumerate(self.kept) if one.exponents]
+        for n in with_exponents[:-KEPT_EXPONENTS]:
+            self.kept[n] = replace(self.kept[n], exponents=())
+
+    def report(self, *, n_steps: int, ended: bool, **more: Any) -> GradientHistory:
+        """Give what there is so far.
+
+        Args:
+            n_steps: how many steps there were, read or not.
+            ended: no more steps come.
+            more: further attributes of the record.
+        """
+        parameters = list(self.parameters)
+        order = sorted(range(len(parameters)), key=lambda n: self.places[n])
+        number = {old: new for new, old in enumerate(order)}
+        groups = tuple(tuple(number[one] for one in members) for members in list(self._groups))
+        broken = self.health.state(ended=ended)
+        return GradientHistory(
+            parameters=tuple(parameters[n] for n in order),
+            groups=groups,
+            packed=tuple(self.kept),
+            findings=findings(broken, parameters, self.models, self.health.rules),
+            rules=self.health.rules,
+            n_steps=n_steps,
+            **more,
+        )
+
+
+def _joined(
+    parts: Sequence[Part],
+) -> tuple[
+    tuple[int, ...],
+    packed.Rows,
+    tuple[tuple[int, int | None, int | None], ...],
+    tuple[Exponents, ...],
+]:
+    """Put the parameters of several optimizers one after the other, each once."""
+    if len(parts) == 1:
+        one = parts[0]
+        return one.members, one.rows, tuple(one.bad), one.exponents
+    seen: set[int] = set()
+    members: list[int] = []
+    some: list[packed.Rows] = []
+    bad: list[tuple[int, int | None, int | None]] = []
+    exponents: list[Exponents] = []
+    for part in parts:
+        new = [at for at, one in enumerate(part.members) if one not in seen]
+        place = {at: len(members) + n for n, at in enumerate(new)}
+        seen.update(part.members)
+        members += [part.members[at] for at in new]
+        some.append(part.rows[new])
+        bad += [(place[row], nans, infs) for row, nans, infs in part.bad if row in place]
+        exponents += [replace(e, row=place[e.row]) for e in part.exponents if e.row in place]
+    return tuple(members), np.concatenate(some), tuple(bad), tuple(exponents)
+
+
+def _figures(index: int, parts: Sequence[Part], passes: Passes, rows: packed.Rows) -> StepFigures:
+    scales = [part.scale for part in parts if part.scale is not None]
+    scale = scales[0] if scales else None
+    skipped = all(part.skipped for part in parts)
+    norms = rows["norm"][packed.has(rows, packed.HAS_GRADIENT)]
+    written, factor, clipped = _clipping(rows, skipped)
+    return StepFigures(
+        index=index,
+        loss=_loss(passes, scale),
+        grad_norm=packed.total(norms),
+        written_norm=written,
+        clip_factor=factor,
+        clipped=clipped,
+        scale=scale,
+        skipped=skipped,
+        n_backward=passes.n_backward,
+        n_evaluations=max(part.n_evaluations for part in parts),
+        learning_rates=tuple(rate for part in parts for rate in part.learning_rates),
+        optimizers=tuple(part.optimizer for part in parts if part.optimizer),
+    )
+
+
+def _loss(passes: Passes, scale: float | None) -> Figure:
+    if passes.why_no_loss:
+        return Unavailable(passes.why_no_loss)
+    if not passes.losses:
+        return Unavailable("no backward pass was seen")
+    return math.fsum(passes.losses) / (scale or 1.0) if _finite(passes.losses) else math.nan
+
+
+def _finite(losses: Sequence[float]) -> bool:
+    return all(map(math.isfinite, losses))
+
+
+Clipped = Literal["", "norm", "value", "changed"]
+
+
+def _clipping(rows: packed.Rows, skipped: bool) -> tuple[Figure, Figure, Clipped]:
+    """Compare the gradients as the optimizer got them with those that backward left."""
+    if skipped:
+        why = Unavailable("the step was skipped")
+        return why, why, ""
+    before = packed.has(rows, packed.BEFORE_CLIP)
+    both = before & packed.has(rows, packed.HAS_WRITTEN)
+    written = packed.total(rows["written"][packed.has(rows, packed.HAS_WRITTEN)])
+    if not both.any():
+        return written, Unavailable("the gradients were first seen as the optimizer wrote"), ""
+    first = rows["norm"][both].astype(np.float64)
+    last = rows["written"][both].astype(np.float64)
+    if not (np.isfinite(first).all() and np.isfinite(last).all()):
+        return written, Unavailable("the gradients are not finite"), ""
+    whole = packed.total(first)
+    if whole == 0:
+        return written, 1.0, ""
+    factor = packed.total(last) / whole
+    return written, factor if abs(factor - 1) > SAME else 1.0, _way(first, last, factor)
+
+
+def _way(first: Any, last: Any, factor: float) -> Clipped:
+    """Say how gradients were changed: all by one factor, the large ones, or else."""
+    some = first > 0
+    ratios = last[some] / first[some]
+    if not len(ratios) or np.abs(ratios - 1).max() <= SAME:
+        return ""
+    if np.abs(ratios / factor - 1).max() <= UNIFORM:
+        return "norm" if factor < 1 else "changed"
+    return "value" if (ratios <= 1 + SAME).all() else "changed"

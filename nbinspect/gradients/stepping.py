@@ -1,0 +1,480 @@
+"""From hooks to steps: which backward passes and which writes belong together.
+
+A step begins with the first backward pass after a write and ends with the last write before the
+next backward pass. So gradients may be accumulated over several passes, several optimizers may
+share one step, and optimizers that take turns have steps of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import weakref
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, TypeVar
+
+import torch
+from torch import nn
+
+from nbinspect import _torch
+from nbinspect.gradients import measure
+from nbinspect.gradients.collect import Final, Part, Writer, skipped
+from nbinspect.gradients.history import Builder, Passes
+from nbinspect.gradients.hooks import ParameterHooks, hook_new_parameters, hook_optimizers
+from nbinspect.gradients.losses import roots
+from nbinspect.gradients.names import Names, optimizer_name, parameters_of
+from nbinspect.gradients.records import GradientHistory, Rules
+from nbinspect.gradients.scaling import watch_scaler
+from nbinspect.tensors import class_name
+
+MOST_OPEN_PASSES = 8
+ITSELF = 0  # the key of the loop that writes by itself
+Method = TypeVar("Method", bound=Callable[..., Any])
+
+
+def guarded(method: Method) -> Method:
+    """Keep an error of ours from the user's loop: measuring stops, and the report says why."""
+
+    @functools.wraps(method)
+    def call(self: Stepping, *args: Any) -> Any:
+        if self.is_broken:
+            return None
+        try:
+            with torch.no_grad(), _torch.no_overrides():
+                return method(self, *args)
+        except Exception as error:
+            self.failed(error)
+            return None
+
+    return call  # type: ignore[return-value]
+
+
+class Stepping:
+    """Hears of backward passes and writes, and makes steps of them.
+
+    Args:
+        model: see `gradwatch`, as for the rest.
+        every: read every so many steps.
+        hist: histograms every so many read steps.
+        keep: steps to keep.
+        light: make no copies.
+        rules: of health.
+
+    Attributes:
+        n_steps: how many steps have ended, read or not.
+        is_broken: measuring has stopped because of an error of ours.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | str | None,
+        every: int,
+        hist: int,
+        keep: int,
+        *,
+        light: bool,
+        rules: Rules,
+    ) -> None:
+        self.n_steps = 0
+        self.is_broken = False
+        self._every, self._hist, self._light = every, hist, light
+        self._names = Names(model)
+        self._builder = Builder(rules, keep)
+        self._hooks = ParameterHooks(self._arrived)
+        self._writers: dict[int, Writer] = {}
+        self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
+        self._running: dict[int, list[int]] = {}
+        self._finals: dict[int, Final] = {}
+        self._passes = Passes()
+        self._losses: list[torch.Tensor] = []
+        self._root: weakref.ref[torch.Tensor] | None = None
+        self._parts: list[Part] = []
+        self._stepped: set[int] = set()
+        self._open: list[tuple[int, bool]] = []
+        self._latest: weakref.ref[torch.Tensor] | None = None
+        self._n_writes, self._n_evaluations, self._n_dropped = 0, 0, 0
+        self._scale: float | None = None
+        self._asleep = False
+        self._notes: dict[str, None] = {}
+        self._beside: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        self._ended, self._error = False, ""
+
+    def hook(self, undo: ExitStack) -> None:
+        """Begin to listen, until `undo`."""
+        undo.callback(self._hooks.remove)
+        self._hooks.attach(self._names.scan())
+        hook_new_parameters(undo, self._hooks)
+        hook_optimizers(undo, self._before_write, self._after_write)
+        watch_scaler(undo, self._scaled_write)
+
+    def end(self, error: str) -> None:
+        """Take the last step in, and let go of every copy."""
+        self._error = error
+        try:
+            self._close()
+            if not self.n_steps:
+                self._flush()
+            if self._n_dropped:
+                self._note(f"{self._n_dropped} backward passes were followed by no step.")
+            self._look_beside()
+        finally:
+            self._ended = True
+            self._let_go()
+
+    def _note(self, words: str) -> None:
+        self._notes[words] = None
+
+    def _let_go(self) -> None:
+        for each in (self._writers, self._running, self._finals, self._losses, self._open):
+            each.clear()
+
+    def failed(self, error: Exception) -> None:
+        """Stop measuring, or only copying where there is no room for copies."""
+        kind = class_name(type(error))
+        if isinstance(error, torch.OutOfMemoryError) and not self._light:
+            self._light = True
+            for writer in self._writers.values():
+                writer.forget_copies()
+            note = f"From step {self.n_steps} on no updates and cosines: no room for copies."
+        else:
+            self.is_broken = True
+            self._let_go()
+            said = " ".join(str(error).split())[:200]
+            note = f"Nothing was measured from step {self.n_steps} on, by an error of nbinspect's own: {kind}: {said}"
+        self._note(note)
+        error.__traceback__ = None  # its frames hold tensors
+
+    @property
+    def _is_due(self) -> bool:
+        return self.n_steps % self._every == 0
+
+    def _arrived(self, parameter: torch.Tensor) -> None:
+        """Hear that a gradient has been added to; called for each in each backward pass."""
+        if self.is_broken or self._asleep:
+            return
+        task = _torch.graph_task()
+        arrived = self._running.get(task)
+        if arrived is None:
+            arrived = self._begin(task)
+        if arrived is not None:
+            arrived.append(id(parameter))
+
+    @guarded
+    def _begin(self, task: int) -> list[int]:
+        """A backward pass has begun."""
+        if not self._open:
+            self._close()
+            self._drop_unused()
+        while len(self._running) >= MOST_OPEN_PASSES:  # of passes that failed
+            self._running.pop(next(iter(self._running)))
+        arrived = self._running[task] = []
+        if self._is_due and _torch.when_backward_ends(functools.partial(self._ending, task)):
+            self._note_loss(roots(sys._getframe(1)))
+        return arrived
+
+    def _drop_unused(self) -> None:
+        """Forget passes whose gradients were set to None before any write: nothing adds to them."""
+        latest = self._latest() if self._latest is not None else None
+        if self._passes.n_backward and latest is not None and latest.grad is None:
+            self._n_dropped += self._passes.n_backward
+            self._passes, self._root = Passes(), None
+            self._losses.clear()
+            self._finals.clear()
+
+    def _note_loss(self, found: tuple[torch.Tensor, ...]) -> None:
+        """Take down what backward was called on, once for all passes that it starts."""
+        if found and self._root is not None and self._root() is found[0]:
+            return
+        self._root = weakref.ref(found[0]) if found else None
+        self._passes.n_backward += 1
+        if not found:
+            self._passes.why_no_loss = "what backward was called on could not be seen"
+        elif any(one.numel() != 1 for one in found):
+            self._passes.why_no_loss = "backward was called on something that is no scalar"
+        else:
+            self._losses += [one.detach().clone().reshape(()) for one in found]
+
+    def _ending(self, task: int) -> None:
+        """A backward pass has ended; come back after all others that wait for its end."""
+        _torch.when_backward_ends(functools.partial(self._has_ended, task))
+
+    @guarded
+    def _has_ended(self, task: int) -> None:
+        """Measure the gradients that a backward pass has left."""
+        found = [self._hooks.get(key) for key in self._running.pop(task, ())]
+        touched = [one for one in found if one is not None and self._names.wanted(one)]
+        pairs = [(one, measure.dense(one.grad)) for one in touched if one.grad is not None]
+        solid = [(one, gradient) for one, gradient in pairs if gradient is not None]
+        scalars = measure.final([gradient for _, gradient in solid])
+        for rank, ((one, _), some) in enumerate(zip(solid, scalars, strict=True)):
+            self._finals[id(one)] = Final(some, rank)
+        self._latest = weakref.ref(solid[-1][0]) if solid else None
+        self._count_bad(solid)
+        if not self._open and not self._is_owned([one for one, _ in solid]):
+            self._write_itself([one for one, _ in solid])
+
+    def _count_bad(self, solid: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
+        """Look into gradients whose norm is not finite, where that costs no wait for a device."""
+        near = [(one, gradient) for one, gradient in solid if gradient.device.type == "cpu"]
+        finals = [self._finals[id(one)] for one, _ in near]
+        norms = measure.read([final.scalars[0] for final in finals])
+        for final, norm, (_, gradient) in zip(finals, norms, near, strict=True):
+            if norm - norm != 0:
+                final.bad = measure.count_bad(gradient)
+                if not any(final.bad):
+                    final.norm = measure.wide_norm(gradient)
+
+    def _is_owned(self, parameters: list[torch.Tensor]) -> bool:
+        """Say whether any of these is an optimizer's, so that a write will come."""
+        keys = {id(one) for one in parameters}
+        if not keys or keys & self._names.owned:
+            return True
+        if keys <= self._numbers.keys():  # looked for already
+            return False
+        self._hooks.attach(self._names.scan())
+        return bool(keys & self._names.owned)
+
+    def _write_itself(self, parameters: list[torch.Tensor]) -> None:
+        """Make a step of a backward pass alone: the loop writes by itself, which nothing tells."""
+        writer = self._writers.setdefault(ITSELF, Writer(None, "", light=True))
+        self._parts = [one for one in self._parts if one.optimizer]
+        self._measure_before(writer, parameters)
+        self._measure_after(writer, parameters)
+        self._stepped.add(ITSELF)
+        self._note("No optimizer was seen: each backward pass is taken for a step.")
+
+    @guarded
+    def _before_write(self, optimizer: Any, args: Any, kwargs: Any) -> Any:
+        """Hear that an optimizer is about to step; wrap its closure, if it has one."""
+        key = id(optimizer)
+        self._asleep = False
+        self._open_write(key)
+        if self._open[-1][1]:
+            return None
+        if key in self._stepped:
+            self._close()
+        if ITSELF in self._stepped:
+            self._not_itself()
+        if not self._is_due:
+            return None
+        closure = kwargs.get("closure", args[1] if len(args) > 1 else None)
+        if not callable(closure):
+            self._read_before(optimizer)
+            return None
+        wrapped = self._evaluating(weakref.ref(optimizer), closure)
+        if "closure" in kwargs:
+            return args, {**kwargs, "closure": wrapped}
+        return (args[0], wrapped, *args[2:]), kwargs
+
+    def _open_write(self, key: int) -> None:
+        """Note a step within another's, as of an optimizer around an optimizer; that one counts."""
+        if self._open:
+            running = _n_running_steps(sys._getframe(3))
+            del self._open[max(0, running - 1) :]  # of steps that failed
+        self._open.append((key, bool(self._open)))
+
+    def _not_itself(self) -> None:
+        """Take back what was taken for a loop that writes by itself."""
+        self._stepped.discard(ITSELF)
+        self._parts = [one for one in self._parts if one.optimizer]
+        self._notes.clear()
+
+    def _evaluating(self, ref: weakref.ref[Any], closure: Callable[[], Any]) -> Callable[[], Any]:
+        """Wrap a closure: its first call gives the gradients where the step starts."""
+        calls = [0]
+        self._n_evaluations = 0
+
+        @functools.wraps(closure)
+        def evaluate() -> Any:
+            __tracebackhide__ = True  # an error of the user's code is not ours to appear in
+            value = closure()
+            calls[0] += 1
+            optimizer = ref()
+            if calls[0] == 1 and optimizer is not None:
+                self._read_before(optimizer)
+                self._asleep = True
+            self._n_evaluations = calls[0]
+            return value
+
+        return evaluate
+
+    @guarded
+    def _read_before(self, optimizer: Any) -> None:
+        writer = self._writer(optimizer)
+        parameters = self._listed(optimizer, writer)
+        writer.learning_rates = _learning_rates(optimizer)
+        self._measure_before(writer, parameters)
+
+    def _writer(self, optimizer: Any) -> Writer:
+        writer = self._writers.get(id(optimizer))
+        if writer is None or not writer.is_alive:
+            self._writers = {key: one for key, one in self._writers.items() if one.is_alive}
+            writer = Writer(optimizer, optimizer_name(optimizer), light=self._light)
+            self._writers[id(optimizer)] = writer
+        return writer
+
+    def _listed(self, optimizer: Any, writer: Writer) -> list[torch.Tensor]:
+        """Give the parameters that an optimizer may write and that are to be watched, in order."""
+        found = [
+            one for one in parameters_of(optimizer) if one.requires_grad or one.grad is not None
+        ]
+        key = tuple(map(id, found))
+        if key != writer.listed:
+            self._names.learn(optimizer, found)
+            self._hooks.attach(found)
+            wanted = [at for at, one in enumerate(found) if self._names.wanted(one)]
+            writer.order = sorted(wanted, key=lambda at: self._names.place(found[at]))
+            writer.listed = key
+        return [found[at] for at in writer.order]
+
+    def _measure_before(self, writer: Writer, parameters: list[torch.Tensor]) -> None:
+        numbers = tuple(map(self._number, parameters))
+        histogram = bool(self._hist) and (self.n_steps // self._every) % self._hist == 0
+        writer.before(parameters, numbers, self._finals, histogram=histogram)
+
+    def _number(self, parameter: torch.Tensor) -> int:
+        known = self._numbers.get(id(parameter))
+        if known is not None and known[0]() is parameter:
+            return known[1]
+        about = self._names.of(parameter)
+        model = about.model if about else ""
+        number = self._builder.add(
+            self._names.about(parameter), model, self._names.place(parameter)
+        )
+        self._numbers[id(parameter)] = (weakref.ref(parameter), number)
+        return number
+
+    @guarded
+    def _after_write(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        """Hear that an optimizer has stepped."""
+        self._asleep = False
+        if self._open:
+            key, is_inner = self._open.pop()
+            if key != id(optimizer) or is_inner:
+                return
+        self._n_writes += 1
+        self._stepped.add(id(optimizer))
+        writer = self._writers.get(id(optimizer))
+        if self._is_due and writer is not None:
+            self._measure_after(writer, self._listed(optimizer, writer), optimizer)
+
+    def _measure_after(
+        self, writer: Writer, parameters: list[torch.Tensor], optimizer: Any = None
+    ) -> None:
+        grad_scale, found_inf = _fused_scaling(optimizer)
+        done = writer.after(parameters, self._losses, self._scale, grad_scale)
+        if done is None:
+            return
+        part, losses = done
+        part.n_evaluations, self._n_evaluations = self._n_evaluations, 0
+        part.skipped = found_inf
+        self._take(part, losses, parameters)
+
+    def _take(self, part: Part, losses: list[float], parameters: list[torch.Tensor]) -> None:
+        self._parts.append(part)
+        self._passes.losses += losses
+        self._losses.clear()
+        for one in parameters:
+            self._finals.pop(id(one), None)
+
+    def _scaled_write(self, optimizer: Any, scale: float) -> Callable[[], None]:
+        """Hear that a gradient scaler is about to step, or to skip the step."""
+        before, self._scale = self._n_writes, scale
+
+        def ended() -> None:
+            if self._n_writes == before:
+                self._read_skipped(optimizer, scale)
+            self._scale = None
+
+        return ended
+
+    @guarded
+    def _read_skipped(self, optimizer: Any, scale: float) -> None:
+        if id(optimizer) in self._stepped:
+            self._close()
+        self._stepped.add(id(optimizer))
+        if not self._is_due:
+            return
+        writer = self._writer(optimizer)
+        parameters = self._listed(optimizer, writer)
+        numbers = tuple(map(self._number, parameters))
+        writer.learning_rates = _learning_rates(optimizer)
+        part, losses = skipped(writer, parameters, numbers, self._finals, self._losses, scale=scale)
+        self._take(part, losses, parameters)
+
+    @guarded
+    def _close(self) -> None:
+        """End the step, if there was a write."""
+        if not self._stepped:
+            return
+        index = self.n_steps
+        self.n_steps += 1
+        self._stepped.clear()
+        parts, passes = self._parts, self._passes
+        self._parts, self._passes, self._root = [], Passes(), None
+        self._losses.clear()
+        if parts and not self.is_broken:
+            self._builder.step(index, parts, passes)
+
+    @guarded
+    def _flush(self) -> None:
+        """Show what backward left although no step followed."""
+        found = [self._hooks.get(key) for key in self._finals]
+        left = [one for one in found if one is not None and one.grad is not None]
+        if left:
+            self._names.scan()
+            self._write_itself(sorted(left, key=self._names.place))
+            self._close()
+            self._notes.clear()
+            self._note("No optimizer stepped: these are the gradients that backward left.")
+
+    @guarded
+    def _look_beside(self) -> None:
+        """List what the watched models have besides: frozen, and left out by the optimizers."""
+        numbered = [key for key, (ref, _) in self._numbers.items() if ref() is not None]
+        beside = list(self._names.beside(numbered))
+        frozen = [known.name for known, one in beside if not one.requires_grad]
+        left_out = [
+            known.name
+            for known, one in beside
+            if one.requires_grad and one.grad is not None and id(one) not in self._names.owned
+        ]
+        has_optimizer = any(key != ITSELF for key in self._writers)
+        self._beside = (tuple(frozen), tuple(left_out) if has_optimizer else ())
+
+    def report(self) -> GradientHistory:
+        """Give what there is so far."""
+        frozen, without = self._beside
+        return self._builder.report(
+            n_steps=self.n_steps,
+            ended=self._ended,
+            every=self._every,
+            frozen=frozen,
+            without_optimizer=without,
+            notes=tuple(self._notes),
+            error=self._error,
+        )
+
+
+def _learning_rates(optimizer: Any) -> tuple[float, ...]:
+    return tuple(float(group["lr"]) for group in optimizer.param_groups if "lr" in group)
+
+
+def _fused_scaling(optimizer: Any) -> tuple[float | None, bool]:
+    """Give what a fused optimizer divides the gradients by itself, and whether it then skips."""
+    scale, found = (getattr(optimizer, name, None) for name in ("grad_scale", "found_inf"))
+    return (
+        float(scale) if isinstance(scale, torch.Tensor) else None,
+        bool(found.item()) if isinstance(found, torch.Tensor) else False,
+    )
+
+
+def _n_running_steps(frame: Any) -> int:
+    """Count the optimizers' steps that are running in this thread."""
+    code = frame.f_code
+    n = 0
+    while frame is not None:
+        n += frame.f_code is code
+        frame = frame.f_back
+    return n

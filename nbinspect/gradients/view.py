@@ -1,0 +1,333 @@
+"""How a history of gradients reads: are they well, since when not, and what do they look like."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from nbinspect.blocks import (
+    Advice,
+    Block,
+    Cell,
+    Code,
+    Column,
+    Fold,
+    HeatMap,
+    Span,
+    Table,
+    Text,
+    Unavailable,
+    View,
+)
+from nbinspect.gradients import rows as packed
+from nbinspect.gradients.layers import layer_map, matrix, spark
+from nbinspect.gradients.records import (
+    Figure,
+    GradientFinding,
+    GradientHistory,
+    GradientStep,
+    GradientTable,
+    ParameterGradient,
+    TableRow,
+)
+from nbinspect.render.format import count
+
+MOST_ROWS, MOST_LAYERS, MOST_COLUMNS = 12, 18, 64
+MOST_LISTED = 400
+VERBS = {
+    "NAN": "turns NaN or infinite",
+    "EXPLODING": "explodes",
+    "VANISHING": "vanishes",
+    "DEAD": "gets no gradient but 0",
+    "UNUSED": "is never reached",
+    "SPIKING": "spikes",
+    "SKIPPING": "The gradient scaler skips step after step",
+}
+
+
+def three(value: float) -> float:
+    """Round to three figures."""
+    return float(f"{value:.3g}") if math.isfinite(value) else value
+
+
+def number(value: Figure | None) -> str:
+    """Write a figure inside a sentence."""
+    if value is None or isinstance(value, Unavailable):
+        return "unknown"
+    return f"{value:.3g}".replace("-", "\u2212")
+
+
+def history_view(history: GradientHistory) -> View:
+    """Describe a run: the verdict, what to do, the picture, the worst and the last step."""
+    if not history.packed:
+        return (Text((_nothing(history),), "headline"), *_notes(history))
+    blocks: list[Block] = [Text(_verdict(history), "headline")]
+    blocks += [_advice(one) for one in history.findings]
+    blocks += [Text((sentence,)) for sentence in (_course(history),) if sentence]
+    blocks.append(heat_map(history))
+    last = history.steps[-1]
+    worst = worst_step(history)
+    if worst is not None and worst.index != last.index:
+        blocks.append(step_table(history, worst, f"Step {worst.index}, {_why_worst(history)}"))
+    blocks.append(step_table(history, last, f"Step {last.index}, the last"))
+    blocks += _rest(history, last)
+    return (*blocks, *_notes(history))
+
+
+def _nothing(history: GradientHistory) -> str:
+    if history.n_steps:
+        return f"None of {history.n_steps} steps was read."
+    return "No backward pass reached a parameter, so there are no gradients to show."
+
+
+def _verdict(history: GradientHistory) -> tuple[Span, ...]:
+    n = f"{count(history.n_steps)} {'step' if history.n_steps == 1 else 'steps'}"
+    if not history.findings:
+        return (
+            f"Gradients look healthy in {'the one step' if history.n_steps == 1 else f'all {n}'}.",
+        )
+    first = history.findings[0]
+    name: tuple[Span, ...] = (Code(first.parameter), " ") if first.parameter else ()
+    more = len(history.findings) - 1
+    rest = f" {more} more {'problem' if more == 1 else 'problems'} below." if more else ""
+    return (*name, f"{VERBS[first.kind]}, first in step {first.step} of {n}.{rest}")
+
+
+def _advice(finding: GradientFinding) -> Advice:
+    name: tuple[Span, ...] = (Code(finding.parameter), " ") if finding.parameter else ()
+    lead = f"{VERBS[finding.kind]}, step {finding.step}: "
+    return Advice((*name, lead, finding.why), finding.mend)
+
+
+def _course(history: GradientHistory) -> str:
+    """Tell how loss and norm went, and what clipping and the scaler did."""
+    first, last = history.packed[0].figures, history.packed[-1].figures
+    parts = []
+    if isinstance(first.loss, float) and isinstance(last.loss, float):
+        parts.append(f"Loss {number(first.loss)} → {number(last.loss)}")
+    parts.append(f"gradient norm {number(first.grad_norm)} → {number(last.grad_norm)}")
+    text = ", ".join(parts)
+    text = text[:1].upper() + text[1:] + "."
+    return " ".join((text, *_clips(history), *_scales(history)))
+
+
+def _clips(history: GradientHistory) -> list[str]:
+    clipped = [one.figures for one in history.packed if one.figures.clipped]
+    if not clipped:
+        return []
+    factors = [one.clip_factor for one in clipped if isinstance(one.clip_factor, float)]
+    ways = {one.clipped for one in clipped}
+    verb = "Clipped" if ways <= {"norm", "value"} else "Changed between backward and write"
+    by = " by value" if ways == {"value"} else ""
+    by += f" in {count(len(clipped))} of {count(len(history.packed))} steps"
+    return [f"{verb}{by}, to {number(float(np.median(factors)))} of the norm (median)."]
+
+
+def _scales(history: GradientHistory) -> list[str]:
+    scales = [one.figures.scale for one in history.packed if one.figures.scale is not None]
+    if not scales:
+        return []
+    n_skipped = sum(one.figures.skipped for one in history.packed)
+    skips = f"{count(n_skipped)} {'step' if n_skipped == 1 else 'steps'} skipped"
+    return [f"Loss scale {scales[0]:g} → {scales[-1]:g}, {skips}; all figures are unscaled."]
+
+
+def heat_map(history: GradientHistory) -> HeatMap:
+    """Draw the norm of each layer in each step."""
+    found = layer_map(history, MOST_LAYERS, MOST_COLUMNS)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        logs = np.log10(found.norms)
+    known = logs[np.isfinite(logs)]
+    low, high = (float(known.min()), float(known.max())) if len(known) else (0.0, 1.0)
+    values = tuple(
+        tuple(_shade(norm, log) for norm, log in zip(norms, some, strict=True))
+        for norms, some in zip(found.norms.tolist(), logs.tolist(), strict=True)
+    )
+    return HeatMap(
+        "Gradient norm by layer and step",
+        found.layers,
+        values,
+        low,
+        max(high, low + 1e-9),
+        f"{number(10**low)}",
+        f"{number(10**high)}",
+        f"step {found.first_steps[0]}",
+        f"step {found.last_step}",
+    )
+
+
+def _shade(norm: float, log: float) -> float | None:
+    if norm < 0:
+        return None
+    return math.nan if math.isnan(norm) else log
+
+
+def worst_step(history: GradientHistory) -> GradientStep | None:
+    """Give the step to look at: where the first rule broke, else that with the largest norm."""
+    kept = {one.figures.index: at for at, one in enumerate(history.packed)}
+    for finding in history.findings:
+        if finding.step in kept:
+            return history.steps[kept[finding.step]]
+    norms = [one.figures.grad_norm for one in history.packed]
+    largest = int(np.nanargmax(np.nan_to_num(norms, nan=-1.0)))
+    return history.steps[largest] if norms else None
+
+
+def _why_worst(history: GradientHistory) -> str:
+    return "the first with a problem" if history.findings else "with the largest norm"
+
+
+STEP_COLUMNS = (
+    Column("parameter", "name"),
+    Column("norm", "count"),
+    Column("max |g|", "count"),
+    Column("zeros", "percent"),
+    Column("update / weight", "count"),
+    Column("cosine", "count"),
+)
+
+
+def step_table(
+    history: GradientHistory, step: GradientStep, title: str, most: int = MOST_ROWS
+) -> Table:
+    """List the parameters of a step: those with a finding and the largest, in module order."""
+    loss = step.loss
+    said = [f"loss {number(loss)}"] if isinstance(loss, float) else []
+    said.append(f"norm {number(step.grad_norm)}")
+    if step.skipped:
+        said.append("skipped by the scaler")
+    chosen = _chosen(history, step, most)
+    series = {one.name: n for n, one in enumerate(history.parameters)}
+    norms = matrix(history, "norm", packed.HAS_GRADIENT)
+    rows = tuple(
+        (*_cells(one), spark(norms[:, series[one.name]].tolist()))
+        for one in (step.parameters[at] for at in chosen)
+    )
+    columns = (*STEP_COLUMNS, Column("norm over steps"))
+    return Table(columns, rows, f"{title}: {', '.join(said)}", len(step.parameters) - len(rows))
+
+
+def _chosen(history: GradientHistory, step: GradientStep, most: int) -> list[int]:
+    named = {name for one in history.findings for name in (one.parameter, *one.others[:3])}
+
+    def weight(at: int) -> tuple[bool, float]:
+        one = step.parameters[at]
+        norm = one.grad_norm if one.grad_norm is not None else -1.0
+        return one.name in named, math.inf if math.isnan(norm) else norm
+
+    order = sorted(range(len(step.parameters)), key=weight, reverse=True)
+    return sorted(order[:most])
+
+
+def _cells(one: ParameterGradient) -> tuple[Cell, ...]:
+    state = {"NONE": "no gradient", "STALE": "not reached"}.get(one.state)
+    return (
+        one.name,
+        state if state and one.grad_norm is None else _figure(one.grad_norm),
+        _figure(one.max_abs),
+        one.zero_share,
+        _figure(one.update_ratio),
+        None if one.cosine is None else round(one.cosine, 2),
+    )
+
+
+def _figure(value: float | None) -> float | None:
+    return None if value is None else three(value)
+
+
+def _rest(history: GradientHistory, last: GradientStep) -> list[Block]:
+    """Fold away what is long: all parameters, the frozen ones, those left out."""
+    blocks: list[Block] = []
+    if len(last.parameters) > MOST_ROWS:
+        title = f"All {count(len(last.parameters))} parameters in step {last.index}"
+        blocks.append(Fold(title, (step_table(history, last, "", MOST_LISTED),)))
+    for names, words in (
+        (history.without_optimizer, "get gradients, and no optimizer has them"),
+        (history.frozen, "are frozen"),
+    ):
+        if names:
+            listed = Table((Column("parameter", "name"),), tuple((one,) for one in names[:50]))
+            inside = (listed if len(names) <= 50 else _cut(listed, len(names)),)
+            what = "parameter" if len(names) == 1 else "parameters"
+            blocks.append(Fold(f"{count(len(names))} {what} {words}", inside))
+    return blocks
+
+
+def _cut(table: Table, n_all: int) -> Table:
+    return Table(table.columns, table.rows, n_more=n_all - len(table.rows))
+
+
+def _notes(history: GradientHistory) -> list[Block]:
+    notes = list(history.notes)
+    if history.every > 1:
+        notes.append(f"Every {history.every} steps one was read.")
+    n_read = -(-history.n_steps // history.every)
+    if len(history.packed) < n_read:
+        notes.append(
+            f"{count(len(history.packed))} of {count(n_read)} read steps are kept, the older ones "
+            "thinned out; the rules saw all."
+        )
+    if history.error:
+        notes.append(f"The cell ended with {history.error}.")
+    return [Text((note,), "note") for note in notes]
+
+
+def table_view(table: GradientTable) -> View:
+    """Describe the gradients of this moment."""
+    rows = table.parameters
+    blocks: list[Block] = [Text(_table_verdict(table), "headline")]
+    blocks += [_advice(one) for one in table.findings]
+    if rows:
+        blocks.append(_now_table(rows[:MOST_LISTED], len(rows)))
+    also = [(one.name, one.also) for one in rows if one.also]
+    blocks += [
+        Text((Code(name), " is tied: it is also ", Code(", ".join(others)), "."), "note")
+        for name, others in also
+    ]
+    return tuple(blocks)
+
+
+def _table_verdict(table: GradientTable) -> tuple[Span, ...]:
+    rows = table.parameters
+    if not rows:
+        return ("There is no model with parameters among the notebook's variables.",)
+    n_with = sum(one.grad_norm is not None for one in rows)
+    of = f"{count(n_with)} of {count(len(rows))} parameters have a gradient"
+    if not n_with:
+        return (f"None of {count(len(rows))} parameters has a gradient.",)
+    bad = sum(bool(one.n_nan or one.n_inf) for one in rows)
+    words = f"; {count(bad)} with NaN or Inf" if bad else ""
+    return (f"{of}; their norm is {number(table.grad_norm)}{words}.",)
+
+
+def _now_table(rows: Sequence[TableRow], n_all: int) -> Table:
+    columns = (
+        Column("parameter", "name"),
+        Column("shape"),
+        Column("norm", "count"),
+        Column("max |g|", "count"),
+        Column("mean", "count"),
+        Column("std", "count"),
+        Column("zeros", "percent"),
+        Column("NaN, Inf", "count"),
+        Column("weight norm", "count"),
+    )
+    cells = tuple(
+        (
+            one.name,
+            "x".join(map(str, one.shape)) or "scalar",
+            Unavailable(one.why_not)
+            if one.grad_norm is None and one.why_not
+            else _figure(one.grad_norm),
+            _figure(one.max_abs),
+            _figure(one.mean),
+            _figure(one.std),
+            one.zero_share,
+            None if one.n_nan is None or one.n_inf is None else one.n_nan + one.n_inf,
+            _figure(one.weight_norm),
+        )
+        for one in rows
+    )
+    return Table(columns, cells, n_more=n_all - len(cells))

@@ -1,0 +1,409 @@
+"""Any loop: what is one step, which loss is its, and what was written."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from loops import Transformer, mlp, squares, train
+from torch import nn
+from torch.nn.functional import softplus
+
+import nbinspect
+from nbinspect import gradwatch
+
+
+def test_accumulated_gradients_are_one_step():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        total = 0.0
+        for _ in range(4):
+            loss = squares(model, torch.randn(8, 16)) / 4
+            loss.backward()
+            total += loss.item()
+        norm = math.sqrt(sum(p.grad.double().norm().item() ** 2 for p in model.parameters()))
+        optimizer.step()
+    (step,) = w.report.steps
+    assert step.figures.n_backward == 4
+    assert step.loss == pytest.approx(total, rel=1e-6)
+    assert step.grad_norm == pytest.approx(norm, rel=1e-5)
+    assert step.clip_factor == 1
+
+
+def test_a_dropped_backward_is_no_accumulation():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        for number in range(4):
+            optimizer.zero_grad()
+            loss = squares(model, torch.randn(8, 16))
+            loss.backward()
+            if number % 2:
+                optimizer.step()
+    assert [step.figures.n_backward for step in w.report.steps] == [1, 1]
+    assert w.report.steps[1].loss == pytest.approx(loss.item())
+    assert w.report.notes == ("2 backward passes were followed by no step.",)
+
+
+def test_optimizers_that_share_a_backward_share_a_step():
+    model = mlp()
+    first = torch.optim.SGD(model[:2].parameters(), lr=0.1)
+    second = torch.optim.Adam(model[2:].parameters(), lr=0.01)
+    with gradwatch() as w:
+        for _ in range(3):
+            model.zero_grad()
+            squares(model, torch.randn(8, 16)).backward()
+            norm = math.sqrt(sum(p.grad.double().norm().item() ** 2 for p in model.parameters()))
+            first.step()
+            second.step()
+    assert len(w.report.steps) == 3
+    step = w.report.steps[-1]
+    assert step.figures.optimizers == ("first", "second")
+    assert step.learning_rates == (0.1, 0.01)
+    assert step.grad_norm == pytest.approx(norm, rel=1e-5)
+    assert len(step.parameters) == 6
+
+
+def test_optimizers_that_take_turns_have_steps_of_their_own():
+    generator, critic = mlp(), mlp(inputs=1)
+    of_generator = torch.optim.Adam(generator.parameters())
+    of_critic = torch.optim.Adam(critic.parameters())
+    with gradwatch() as w:
+        for _ in range(3):
+            of_critic.zero_grad()
+            softplus(critic(generator(torch.randn(8, 16)).detach())).mean().backward()
+            of_critic.step()
+            of_generator.zero_grad()
+            softplus(-critic(generator(torch.randn(8, 16)))).mean().backward()
+            of_generator.step()
+    optimizers = [step.figures.optimizers for step in w.report.steps]
+    assert optimizers == [("of_critic",), ("of_generator",)] * 3
+    names = {p.name.split(".")[0] for p in w.report.steps[0].parameters}
+    assert names == {"critic"}
+    assert w.report.findings == ()
+    assert w.report.without_optimizer == ()
+
+
+def test_a_closure_gives_the_gradients_where_the_step_starts():
+    model = nn.Linear(16, 1)
+    inputs = torch.randn(32, 16)
+    optimizer = torch.optim.LBFGS(model.parameters(), max_iter=5)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = (model(inputs) - inputs.sum(1, keepdim=True)).square().mean()
+        loss.backward()
+        return loss
+
+    norms, losses = [], []
+    with gradwatch() as w:
+        for _ in range(3):
+            start = [p.detach().clone() for p in model.parameters()]
+            losses.append(optimizer.step(closure).item())
+            now = [p.detach().clone() for p in model.parameters()]
+            with torch.no_grad():
+                for p, old in zip(model.parameters(), start, strict=True):
+                    p.copy_(old)
+            grads = torch.autograd.grad(
+                (model(inputs) - inputs.sum(1, keepdim=True)).square().mean(), model.parameters()
+            )
+            norms.append(math.sqrt(sum(g.double().norm().item() ** 2 for g in grads)))
+            with torch.no_grad():
+                for p, new in zip(model.parameters(), now, strict=True):
+                    p.copy_(new)
+    report = w.report
+    assert [step.loss for step in report.steps] == pytest.approx(losses)
+    assert [step.grad_norm for step in report.steps] == pytest.approx(norms, rel=1e-4)
+    assert report.steps[0].figures.n_evaluations > 1
+    assert report.steps[0]["model.weight"].update_norm > 0
+
+
+def test_a_closure_of_plain_sgd_as_keyword():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def closure():
+        optimizer.zero_grad()
+        loss = squares(model, torch.randn(8, 16))
+        loss.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1e-3)
+        return loss
+
+    with gradwatch() as w:
+        losses = [optimizer.step(closure=closure).item() for _ in range(3)]
+    assert [step.loss for step in w.report.steps] == pytest.approx(losses)
+    assert all(step.figures.clipped == "norm" for step in w.report.steps)
+    assert [step.figures.n_evaluations for step in w.report.steps] == [1, 1, 1]
+
+
+def scaled_training(scaler, optimizer, model, n_steps, *, unscale, bad=()):
+    told = []
+    for number in range(n_steps):
+        optimizer.zero_grad()
+        loss = squares(model, torch.randn(8, 16))
+        scale = scaler.get_scale()
+        loss = loss * math.inf if number in bad else loss
+        scaler.scale(loss).backward()
+        grads = [p.grad.double() / scale for p in model.parameters()]
+        told.append((loss.item(), scale, math.sqrt(sum(g.norm().item() ** 2 for g in grads))))
+        if unscale:
+            scaler.unscale_(optimizer)
+            nn.utils.clip_grad_norm_(model.parameters(), 1e-2)
+        scaler.step(optimizer)
+        scaler.update()
+    return told
+
+
+@pytest.mark.parametrize("unscale", [True, False])
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_scalers_gradients_are_told_unscaled(unscale, fused):
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+    with gradwatch() as w:
+        told = scaled_training(scaler, optimizer, model, 5, unscale=unscale)
+    assert w.report.notes == ()
+    for step, (loss, scale, norm) in zip(w.report.steps, told, strict=True):
+        assert step.scale == scale
+        assert step.loss == pytest.approx(loss, rel=1e-5)
+        assert step.grad_norm == pytest.approx(norm, rel=1e-4)
+        assert step.clip_factor == pytest.approx(min(1, 1e-2 / norm) if unscale else 1, rel=1e-3)
+    assert [step.scale for step in w.report.steps] == [1024, 1024, 2048, 2048, 4096]
+    assert w.report.findings == ()
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_steps_that_the_scaler_skips_are_steps(fused):
+    model = mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=fused)
+    scaler = torch.amp.GradScaler("cpu", init_scale=1024.0)
+    with gradwatch() as w:
+        scaled_training(scaler, optimizer, model, 5, unscale=False, bad={1, 2})
+    skipped = [step.skipped for step in w.report.steps]
+    assert skipped == [False, True, True, False, False]
+    assert [step.scale for step in w.report.steps] == [1024, 1024, 512, 256, 256]
+    assert w.report.findings == (), "the scaler is there to do that"
+    assert "2 steps skipped" in " ".join(w.report.text().split())
+
+
+def test_a_disabled_scaler_is_none():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        scaled_training(
+            torch.amp.GradScaler("cpu", enabled=False), optimizer, model, 2, unscale=False
+        )
+    assert [step.scale for step in w.report.steps] == [None, None]
+
+
+def test_autocast():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        for _ in range(2):
+            optimizer.zero_grad()
+            with torch.autocast("cpu", torch.bfloat16):
+                squares(model, torch.randn(8, 16)).backward()
+            optimizer.step()
+    assert w.report.notes == ()
+    assert w.report.steps[1].grad_norm > 0
+
+
+def test_tied_weights_are_one_parameter_with_two_names():
+    model = Transformer()
+    with gradwatch() as w:
+        train(
+            model,
+            torch.optim.SGD(model.parameters(), lr=0.1),
+            2,
+            batch=lambda: torch.randint(0, 50, (2, 5)),
+        )
+    first = w.report.parameters[0]
+    assert (first.name, first.also) == ("model.words.weight", ("model.head.weight",))
+    assert w.report.steps[0]["model.words.weight"].grad_norm > 0
+    assert len(w.report.parameters) == len(list(model.parameters()))
+
+
+def test_sparse_gradients():
+    table = nn.Embedding(20, 4, sparse=True)
+    optimizer = torch.optim.SparseAdam(table.parameters(), lr=0.1)
+    tokens = torch.tensor([1, 1, 5])
+    with gradwatch() as w:
+        for _ in range(2):
+            optimizer.zero_grad()
+            table(tokens).square().sum().backward()
+            dense = table.weight.grad.to_dense().double()
+            optimizer.step()
+    one = w.report.steps[-1].parameters[0]
+    assert w.report.notes == ()
+    assert one.grad_norm == pytest.approx(dense.norm().item(), rel=1e-5)
+    assert one.mean == pytest.approx(dense.mean().item(), rel=1e-3)
+    assert one.zero_share == pytest.approx(0.9, abs=1e-3)
+    assert one.update_ratio > 0
+    assert one.cosine is None
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_parameters_that_backward_does_not_reach(set_to_none):
+    model = nn.ModuleDict({"used": nn.Linear(4, 1), "spare": nn.Linear(4, 1)})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for p in model.parameters():
+        p.grad = torch.zeros_like(p)
+    with gradwatch() as w:
+        for _ in range(2):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            model["used"](torch.ones(1, 4)).sum().backward()
+            optimizer.step()
+    state = w.report.steps[-1]["model.spare.weight"].state
+    assert state == ("NONE" if set_to_none else "STALE")
+    assert [f.kind for f in w.report.findings] == ["UNUSED"]
+    assert w.report.findings[0].parameter == "model.spare.weight"
+
+
+def test_frozen_parameters_are_listed_and_no_problem():
+    model = mlp()
+    model[0].requires_grad_(False)
+    with gradwatch() as w:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+    assert w.report.frozen == ("model.0.weight", "model.0.bias")
+    assert w.report.findings == ()
+    assert "2 parameters are frozen" in w.report.text()
+
+
+def test_a_head_that_no_optimizer_has_is_named():
+    model = mlp()
+    optimizer = torch.optim.SGD(model[:2].parameters(), lr=0.1)
+    with gradwatch() as w:
+        train(model, optimizer, 2)
+    assert w.report.without_optimizer == (
+        "model.2.weight",
+        "model.2.bias",
+        "model.4.weight",
+        "model.4.bias",
+    )
+
+
+def test_a_loop_without_an_optimizer():
+    model = mlp()
+    with gradwatch() as w:
+        for _ in range(3):
+            model.zero_grad()
+            loss = squares(model, torch.randn(8, 16))
+            loss.backward()
+            with torch.no_grad():
+                for p in model.parameters():
+                    p -= 0.1 * p.grad
+    assert len(w.report.steps) == 3
+    assert w.report.steps[-1].loss == pytest.approx(loss.item())
+    assert w.report.notes == ("No optimizer was seen: each backward pass is taken for a step.",)
+
+
+def test_a_backward_alone_with_an_optimizer_in_wait():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        squares(model, torch.randn(8, 16)).backward()
+    assert len(w.report.steps) == 1
+    assert w.report.notes == ("No optimizer stepped: these are the gradients that backward left.",)
+    assert optimizer.state == {}
+
+
+def test_what_is_made_in_the_cell_is_seen_before_its_first_clipping():
+    with gradwatch() as w:
+        model = mlp()
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2, clip=1e-3)
+    assert [step.figures.clipped for step in w.report.steps] == ["norm", "norm"]
+    assert w.report.parameters[0].name == "model.0.weight"
+
+
+def test_several_losses_and_a_vector():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        optimizer.zero_grad()
+        one, two = squares(model, torch.randn(8, 16)), squares(model, torch.randn(8, 16))
+        torch.autograd.backward([one, two])
+        optimizer.step()
+        model(torch.randn(8, 16)).backward(torch.ones(8, 1))
+        optimizer.step()
+    first, second = w.report.steps
+    assert first.loss == pytest.approx(one.item() + two.item())
+    assert isinstance(second.loss, nbinspect.Unavailable)
+
+
+def test_checkpointed_forwards_count_as_one_backward():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        for _ in range(2):
+            optimizer.zero_grad()
+            inputs = torch.randn(8, 16, requires_grad=True)
+            hidden = torch.utils.checkpoint.checkpoint(model[:2], inputs, use_reentrant=True)
+            loss = model[2:](hidden).square().mean()
+            loss.backward()
+            optimizer.step()
+    step = w.report.steps[-1]
+    assert step.figures.n_backward == 1
+    assert step.loss == pytest.approx(loss.item())
+    assert all(p.state == "" for p in step.parameters)
+
+
+def test_an_optimizer_around_another_is_one_step():
+    class Around(torch.optim.Optimizer):
+        def __init__(self, inner):
+            self.inner = inner
+            super().__init__(inner.param_groups, {})
+
+        def step(self, closure=None):
+            return self.inner.step(closure)
+
+    model = mlp()
+    optimizer = Around(torch.optim.SGD(model.parameters(), lr=0.1))
+    with gradwatch() as w:
+        train(model, optimizer, 3)
+    assert len(w.report.steps) == 3
+    assert w.report.steps[0].figures.optimizers == ("optimizer",)
+    assert w.report.steps[0]["model.0.weight"].update_norm > 0
+
+
+def test_parameter_groups_that_grow_and_thaw():
+    model = mlp()
+    model[4].requires_grad_(False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    extra = nn.Parameter(torch.ones(1))
+    with gradwatch() as w:
+        train(model, optimizer, 2)
+        model[4].requires_grad_(True)
+        optimizer.add_param_group({"params": [extra], "lr": 0.5})
+        train(model, optimizer, 3, loss=lambda m, x: squares(m, x) + extra.square().sum())
+    assert [len(step.parameters) for step in w.report.steps] == [4, 4, 7, 7, 7]
+    assert w.report.steps[-1].learning_rates == (0.1, 0.5)
+    assert w.report.notes == ()
+
+
+def test_only_every_third_step_and_one_model():
+    model, other = mlp(), mlp()
+    optimizer = torch.optim.SGD([*model.parameters(), *other.parameters()], lr=0.1)
+    for wanted in (model, "model"):
+        with gradwatch(every=3, model=wanted) as w:
+            train(model, optimizer, 7, loss=lambda m, x: squares(m, x) + squares(other, x))
+        assert [step.index for step in w.report.steps] == [0, 3, 6]
+        assert w.report.n_steps == 7
+        assert {p.name.split(".")[0] for p in w.report.parameters} == {"model"}
+
+
+def test_light_makes_no_copies():
+    model = mlp()
+    with gradwatch(light=True) as w:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
+    one = w.report.steps[-1].parameters[0]
+    assert one.update_ratio is one.cosine is None
+    assert one.weight_norm > 0
+
+
+@pytest.mark.parametrize("wrong", [{"every": 0}, {"hist": -1}, {"keep": 0}])
+def test_numbers_out_of_range(wrong):
+    with pytest.raises(ValueError, match="must be at least"):
+        gradwatch(**wrong)

@@ -1,0 +1,310 @@
+"""Every rule has a planted case that it finds, and healthy ones that it leaves alone."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from loops import MODELS, OPTIMIZERS, kinds, mlp, squares, train
+from torch import nn
+
+from nbinspect import Rules, gradwatch
+
+
+def watch(model, optimizer, n_steps=20, rules=None, **more):
+    with gradwatch(rules=rules) as w:
+        train(model, optimizer, n_steps, **more)
+    return w.report
+
+
+def sgd(model, lr=0.01):
+    return torch.optim.SGD(model.parameters(), lr=lr)
+
+
+def only(report):
+    (finding,) = report.findings
+    return finding
+
+
+@pytest.mark.parametrize("n_steps", [1, 2, 20])
+@pytest.mark.parametrize("make", [sgd, lambda m: torch.optim.Adam(m.parameters())])
+def test_vanishing(make, n_steps):
+    model = mlp(10, nn.Sigmoid)
+    finding = only(watch(model, make(model), n_steps))
+    assert (finding.kind, finding.parameter, finding.step) == ("VANISHING", "model.0.weight", 0)
+    assert finding.value > 4
+    assert "kaiming" in finding.mend
+
+
+class Deep(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(16, 16) for _ in range(10))
+        self.residual = True
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x).sigmoid() + (x if self.residual else 0)
+        return x
+
+
+def test_vanishing_that_begins_later_is_dated():
+    model = Deep()
+    optimizer = sgd(model, 1e-4)
+    with gradwatch() as w:
+        train(model, optimizer, 7)
+        model.residual = False
+        train(model, optimizer, 7)
+    finding = only(w.report)
+    assert (finding.kind, finding.step) == ("VANISHING", 7)
+    assert finding.parameter == "model.layers.0.weight"
+
+
+def test_convergence_is_no_vanishing():
+    model = mlp(6, nn.Tanh)
+    inputs = torch.randn(64, 16)
+    targets = model(inputs).detach() + 0.1
+    with gradwatch() as w:
+        train(
+            model,
+            torch.optim.Adam(model.parameters(), lr=3e-3),
+            600,
+            loss=lambda m, _: (m(inputs) - targets).square().mean(),
+        )
+    first, last = w.report.packed[0].figures.grad_norm, w.report.packed[-1].figures.grad_norm
+    assert last < first / 100
+    assert w.report.findings == ()
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_exploding_backwards_through_depth(clip):
+    model = mlp(10)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(12 if p.ndim > 1 else 1)
+    finding = only(watch(model, sgd(model, 1e-30), 5, clip=clip))
+    assert (finding.kind, finding.step) == ("EXPLODING", 0)
+    assert "clip_grad_norm_(model.parameters()" in finding.mend
+
+
+def test_exploding_over_time():
+    model = mlp(3)
+    report = watch(model, sgd(model, 300.0), 20)
+    assert kinds(report)[0] == "EXPLODING"
+    assert report.findings[0].step <= 2
+    assert "NAN" in kinds(report)
+
+
+def test_a_sum_for_a_loss_explodes_nothing():
+    model = mlp(3)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    report = watch(model, optimizer, 30, loss=lambda m, x: 1e5 * squares(m, x) + 1e4 * m(x).sum())
+    assert report.packed[0].figures.grad_norm > 1e3
+    assert report.findings == ()
+
+
+@pytest.mark.parametrize("n_steps", [3, 30])
+def test_dead(n_steps):
+    model = mlp(4)
+    with torch.no_grad():
+        model[2].bias.fill_(-100)
+    finding = only(watch(model, sgd(model), n_steps))
+    assert (finding.kind, finding.parameter, finding.step) == ("DEAD", "model.2.weight", 0)
+    assert finding.n_steps == n_steps
+    assert "model.0.weight" in finding.others
+    assert "model.4.bias" not in finding.others
+
+
+def test_dying_is_dated():
+    model = mlp(4)
+    optimizer = sgd(model)
+    with gradwatch() as w:
+        train(model, optimizer, 5)
+        with torch.no_grad():
+            model[2].bias.fill_(-100)
+        train(model, optimizer, 12)
+    finding = only(w.report)
+    assert (finding.kind, finding.parameter, finding.step) == ("DEAD", "model.2.weight", 5)
+
+
+class LoRA(nn.Module):
+    """Its A has no gradient at first, since its B starts at zero."""
+
+    def __init__(self):
+        super().__init__()
+        self.base = nn.Linear(16, 16).requires_grad_(False)
+        self.a = nn.Parameter(torch.randn(4, 16))
+        self.b = nn.Parameter(torch.zeros(16, 4))
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+def zero_head():
+    model = mlp(3)
+    nn.init.zeros_(model[4].weight)
+    return model
+
+
+class Experts(nn.Module):
+    """Some steps use one, some the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(16, 1) for _ in range(4))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return self.experts[self.calls % 4](x)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rnn, self.head = nn.LSTM(16, 16, 2, batch_first=True), nn.Linear(16, 1)
+
+    def forward(self, x):
+        return self.head(self.rnn(x[:, None].expand(-1, 12, -1))[0][:, -1])
+
+
+HEALTHY = {
+    "lora": LoRA,
+    "zero head": zero_head,
+    "experts": Experts,
+    "recurrent": Recurrent,
+    "mlp of 8": lambda: mlp(8),
+    "tanh of 8": lambda: mlp(8, nn.Tanh),
+    "dropout": lambda: nn.Sequential(
+        nn.Linear(16, 64), nn.ReLU(), nn.Dropout(0.9), nn.Linear(64, 1)
+    ),
+    "norms": lambda: nn.Sequential(
+        nn.Linear(16, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 8), nn.LayerNorm(8)
+    ),
+}
+
+
+@pytest.mark.parametrize("n_steps", [1, 3, 40])
+@pytest.mark.parametrize("name", HEALTHY)
+def test_healthy_models_raise_no_alarm(name, n_steps):
+    model = HEALTHY[name]()
+    report = watch(
+        model,
+        torch.optim.AdamW(model.parameters(), lr=1e-3),
+        max(n_steps, 4) if name == "experts" else n_steps,
+        loss=lambda m, x: (m(x) - x.sum(1, keepdim=True)).square().mean(),
+    )
+    assert report.findings == (), report
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.parametrize("name", MODELS)
+def test_usual_training_raises_no_alarm(name, optimizer):
+    model, batch = MODELS[name]()
+    report = watch(model, OPTIMIZERS[optimizer](model.parameters()), 40, batch=batch)
+    assert report.findings == (), report
+
+
+def test_unused_needs_the_whole_run():
+    model = Experts()
+    report = watch(model, sgd(model), 3)
+    assert kinds(report) == ["UNUSED"], "one of four experts was not called in three steps"
+    assert report.findings[0].parameter == "model.experts.0.weight"
+
+
+def test_a_loss_of_zero_is_no_death():
+    model = mlp(2)
+    report = watch(model, sgd(model), 12, loss=lambda m, x: (m(x) - 1e6).relu().mean())
+    assert report.losses == (0.0,) * 12
+    assert report.findings == ()
+
+
+def test_a_dead_loss_that_is_not_zero_is():
+    model = mlp(2)
+    report = watch(model, sgd(model), 12, loss=lambda m, x: (m(x) * 0 + 1).mean())
+    assert kinds(report) == ["DEAD"]
+
+
+def spiky(model, optimizer, factor, n_steps=40, at=30):
+    with gradwatch() as w:
+        for number in range(n_steps):
+            inputs = torch.randn(64, 16)
+            targets = torch.randn(64, 1) * (factor if number == at else 1)
+            optimizer.zero_grad()
+            (model(inputs) - targets).square().mean().backward()
+            optimizer.step()
+    return w.report
+
+
+def test_spiking():
+    model = mlp(3, nn.Tanh)
+    finding = only(spiky(model, torch.optim.Adam(model.parameters()), 1000))
+    assert (finding.kind, finding.step, finding.n_steps) == ("SPIKING", 30, 1)
+    assert finding.value > 10
+    assert finding.parameter.startswith("model.")
+
+
+def test_a_noisy_batch_is_no_spike():
+    model = mlp(3, nn.Tanh)
+    assert spiky(model, torch.optim.Adam(model.parameters()), 2).findings == ()
+
+
+def test_noise_of_heavy_tails_is_no_spike():
+    torch.manual_seed(3)
+    model = mlp(2)
+    with gradwatch() as w:
+        train(
+            model,
+            sgd(model, 1e-5),
+            200,
+            loss=lambda m, x: squares(m, x) * torch.randn(()).mul(1.2).exp(),
+        )
+    assert w.report.findings == ()
+
+
+def test_nan_names_the_parameter_that_backward_came_to_first():
+    model = mlp(3)
+    optimizer = sgd(model)
+    with gradwatch() as w:
+        for number in range(6):
+            optimizer.zero_grad()
+            model(torch.full((4, 16), math.nan if number == 4 else 1.0)).sum().backward()
+            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+    finding = w.report.findings[0]
+    assert (finding.kind, finding.step) == ("NAN", 4)
+    assert "%%nanwatch" in finding.mend
+
+
+def test_inf_alone_is_found_where_it_is():
+    a, b = torch.ones(3, requires_grad=True), torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([a, b], lr=0.1)
+    with gradwatch() as w:
+        (a + b * math.inf).sum().backward()
+        optimizer.step()
+    finding = only(w.report)
+    assert (finding.kind, finding.parameter, finding.others) == ("NAN", "b", ())
+
+
+def test_a_scaler_that_never_stops_skipping():
+    model = mlp(3)
+    optimizer = sgd(model)
+    scaler = torch.amp.GradScaler("cpu")
+    with gradwatch() as w:
+        for _ in range(12):
+            optimizer.zero_grad()
+            scaler.scale(squares(model, torch.full((4, 16), math.nan))).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    finding = only(w.report)
+    assert (finding.kind, finding.step, finding.n_steps) == ("SKIPPING", 0, 12)
+
+
+def test_thresholds_can_be_set():
+    model = mlp(10, nn.Sigmoid)
+    assert watch(model, sgd(model), rules=Rules(decades=12)).findings == ()
+    model = mlp(10, nn.Sigmoid)
+    assert watch(model, sgd(model), rules=Rules(low=1e-12)).findings == ()
+    with pytest.raises(ValueError, match="must rise"):
+        gradwatch(rules=Rules(low=2, high=1))

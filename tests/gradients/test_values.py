@@ -1,0 +1,176 @@
+"""Every figure, held against one that was computed directly."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from loops import MODELS, OPTIMIZERS, mlp, squares, train
+from torch import nn
+
+import nbinspect
+from nbinspect import gradwatch
+
+
+def directly(model, optimizer, batch, clip):
+    """Take one step and work out, in float64, what the watch should have found."""
+    named = dict(model.named_parameters())
+    optimizer.zero_grad()
+    loss = squares(model, batch)
+    loss.backward()
+    grads = {name: p.grad.double().clone() for name, p in named.items()}
+    if clip:
+        nn.utils.clip_grad_norm_(model.parameters(), clip)
+    written = {name: p.grad.double().clone() for name, p in named.items()}
+    before = {name: p.detach().double().clone() for name, p in named.items()}
+    optimizer.step()
+    updates = {name: p.detach().double() - before[name] for name, p in named.items()}
+    return loss.item(), grads, written, before, updates
+
+
+@pytest.mark.parametrize("optimizer_name", OPTIMIZERS)
+@pytest.mark.parametrize("model_name", MODELS)
+def test_figures_are_those_computed_directly(model_name, optimizer_name):
+    model, batch = MODELS[model_name]()
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    with gradwatch() as w:
+        told = [directly(model, optimizer, batch(), 0.05) for _ in range(3)]
+    assert w.report.notes == ()
+    previous = None
+    for step, (loss, grads, written, weights, updates) in zip(w.report.steps, told, strict=True):
+        total = math.sqrt(sum(g.norm().item() ** 2 for g in grads.values()))
+        after = math.sqrt(sum(g.norm().item() ** 2 for g in written.values()))
+        assert step.loss == pytest.approx(loss, rel=1e-6)
+        assert step.grad_norm == pytest.approx(total, rel=1e-5)
+        assert step.clip_factor == pytest.approx(after / total, rel=1e-4)
+        assert step.figures.clipped == ("norm" if total > 0.05 else "")
+        assert step.learning_rates == (optimizer.param_groups[0]["lr"],)
+        assert [p.name for p in step.parameters] == [f"model.{name}" for name in grads]
+        for name, grad in grads.items():
+            one, n = step[f"model.{name}"], grad.numel()
+            assert one.grad_norm == pytest.approx(grad.norm().item(), rel=1e-5)
+            assert one.max_abs == pytest.approx(grad.abs().max().item(), rel=1e-6)
+            assert one.mean == pytest.approx(grad.mean().item(), rel=1e-3, abs=1e-9)
+            if n > 1:
+                assert one.std == pytest.approx(grad.std().item(), rel=1e-3, abs=1e-9)
+            assert one.zero_share == pytest.approx((grad == 0).double().mean().item(), abs=1e-3)
+            assert one.written_norm == pytest.approx(written[name].norm().item(), rel=1e-5)
+            assert one.weight_norm == pytest.approx(weights[name].norm().item(), rel=1e-5)
+            assert one.update_norm == pytest.approx(updates[name].norm().item(), rel=1e-3)
+            ratio = (
+                (updates[name].norm() / weights[name].norm()).item()
+                if weights[name].any()
+                else None
+            )
+            assert one.update_ratio == (ratio if ratio is None else pytest.approx(ratio, rel=1e-3))
+            assert (one.n_nan, one.n_inf, one.state) == (0, 0, "")
+            if previous is None:
+                assert one.cosine is None
+            elif grad.norm() > 1e-6:
+                old = previous[name].flatten()
+                cosine = torch.cosine_similarity(grad.flatten(), old, dim=0).item()
+                assert one.cosine == pytest.approx(cosine, abs=2e-3)
+        previous = grads
+
+
+def test_the_step_without_clipping_says_so():
+    model = mlp()
+    with gradwatch() as w:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    assert [step.clip_factor for step in w.report.steps] == [1.0, 1.0]
+
+
+def test_clipping_by_value_is_told_from_clipping_by_norm():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        squares(model, torch.randn(8, 16)).backward()
+        for p in model.parameters():
+            p.grad.data.clamp_(-1e-3, 1e-3)  # past the version counter
+        optimizer.step()
+    figures = w.report.steps[0].figures
+    assert figures.clipped == "value"
+    assert 0 < figures.clip_factor < 1
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64])
+def test_other_dtypes(dtype):
+    weight = torch.ones(8, 8, dtype=dtype, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with gradwatch() as w:
+        for _ in range(2):
+            optimizer.zero_grad()
+            (weight * 3).abs().sum().backward()
+            optimizer.step()
+    last = w.report.steps[-1].parameters[0]
+    assert w.report.notes == ()
+    assert last.name == "weight"
+    assert last.grad_norm == pytest.approx(3 * 8, rel=1e-3)
+    assert last.update_norm == pytest.approx(0.3 * 8, rel=1e-1)
+    assert last.cosine == pytest.approx(1, abs=1e-2)
+
+
+def test_a_norm_beyond_float32_is_infinite_in_no_step():
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    with gradwatch() as w:
+        (weight * 1e25).sum().backward()
+        optimizer.step()
+    one = w.report.steps[0].parameters[0]
+    assert one.grad_norm == pytest.approx(2e25, rel=1e-5)
+    assert (one.n_nan, one.n_inf) == (0, 0)
+
+
+def test_nan_and_inf_are_counted_before_clipping_spreads_them():
+    a, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([a, b], lr=0.1)
+    with gradwatch() as w:
+        (a * torch.tensor([1, math.nan, math.inf, 2]) + b).sum().backward()
+        nn.utils.clip_grad_norm_([a, b], 1.0)
+        assert b.grad.isnan().all()
+        optimizer.step()
+    step = w.report.steps[0]
+    assert (step["a"].n_nan, step["a"].n_inf) == (1, 1)
+    assert (step["b"].n_nan, step["b"].n_inf) == (0, 0)
+    assert step["b"].grad_norm == 2
+    assert isinstance(step.clip_factor, nbinspect.Unavailable)
+
+
+def test_exponents_are_those_of_the_values():
+    weight = torch.zeros(6, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    grad = torch.tensor([0.0, 1.0, -1.5, 2.0**-20, -3.0 * 2**-20, 5.0])
+    with gradwatch(hist=2) as w:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight * grad).sum().backward()
+            optimizer.step()
+    assert [bool(step.exponents) for step in w.report.packed] == [True, False, True]
+    (found,) = w.report.packed[0].exponents
+    counts = {found.first + at: n for at, n in enumerate(found.counts) if n}
+    assert counts == {0: 2, -20: 1, -19: 1, 2: 1}
+    assert found.n_tiny == 1
+
+
+def test_the_table_of_this_moment():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 1))
+    model[1].requires_grad_(False)
+    model[2].bias = model[2].bias.requires_grad_(True)
+    model(torch.ones(2, 4)).sum().backward()
+    model[2].bias.grad = None
+    model[0].weight.grad[0, 0] = math.nan
+    table = nbinspect.gradtable(model)
+    row = table["model.2.weight"]
+    grad = model[2].weight.grad
+    assert row.grad_norm == pytest.approx(grad.norm().item())
+    assert row.max_abs == pytest.approx(grad.abs().max().item())
+    assert row.std == pytest.approx(grad.std().item(), rel=1e-4)
+    assert (table["model.0.weight"].n_nan, table["model.0.weight"].n_inf) == (1, 0)
+    assert table["model.1.weight"].why_not == "frozen"
+    assert table["model.2.bias"].why_not == "no backward has reached it"
+    assert [f.kind for f in table.findings] == ["NAN", "UNUSED"]
+    assert "4 of" not in table.text()
+    assert "3 of 6 parameters have a gradient" in table.text()
+    with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not int"):
+        nbinspect.gradtable(3)
