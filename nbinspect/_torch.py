@@ -439,6 +439,12 @@ def is_view(tensor: torch.Tensor) -> bool:
     return bool(tensor._is_view())
 
 
+def is_zero_tensor(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor is torch's stand-in for zeros, which has no memory: reading it crashes."""
+    check = getattr(tensor, "_is_zerotensor", None)
+    return bool(check()) if check is not None else False
+
+
 def is_copy_on_write(tensor: torch.Tensor) -> bool:
     """Say whether asking for the address would copy the data."""
     lazy = getattr(torch._C, "_is_cow_tensor", None)

@@ -25,10 +25,13 @@ _FLOAT8 = frozenset(
 def can_be_bad(tensor: torch.Tensor) -> bool:
     """Say whether a tensor could hold a NaN or Inf at all and its values can be read.
 
-    Integers cannot; quantised, meta, fake and empty tensors have no values to look at.
+    Integers cannot; quantised, meta, fake and empty tensors have no values to look at, nor have
+    those that stand for zeros.
     """
     dtype = tensor.dtype
     if not (dtype.is_floating_point or dtype.is_complex) or tensor.is_meta:
+        return False
+    if _torch.is_zero_tensor(tensor):
         return False
     if type(tensor) in PLAIN:
         return True
@@ -44,7 +47,7 @@ def is_bad(tensor: torch.Tensor) -> bool:
     of a strided tensor while all is well.
     """
     plain = type(tensor) in PLAIN and tensor.dtype in WIDE and tensor.layout is torch.strided
-    if plain and not tensor.is_meta and not tensor.is_nested:
+    if plain and not (tensor.is_meta or tensor.is_nested or _torch.is_zero_tensor(tensor)):
         return not math.isfinite(tensor.sum().item()) and any(_extremes(tensor))
     try:
         return can_be_bad(tensor) and any(_is_bad(part) for part in dense_parts(tensor))
@@ -86,7 +89,9 @@ def _is_finite_complex(value: complex) -> bool:
 def dense_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield strided tensors that hold the values; float8, which torch cannot add up, as float32."""
     if tensor.layout is torch.strided:
-        if tensor.is_nested:
+        if _torch.is_zero_tensor(tensor):
+            yield torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
+        elif tensor.is_nested:
             yield tensor.values()
         elif tensor.dtype in _FLOAT8:
             yield tensor.float()
