@@ -21,6 +21,8 @@ _FLOAT8 = frozenset(
     if name.startswith("float8_") and isinstance(getattr(torch, name), torch.dtype)
 )
 
+_ODD = _FLOAT8 | {torch.complex32}  # torch cannot add them up
+
 
 def can_be_bad(tensor: torch.Tensor) -> bool:
     """Say whether a tensor could hold a NaN or Inf at all and its values can be read.
@@ -87,7 +89,7 @@ def _is_finite_complex(value: complex) -> bool:
 
 
 def dense_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
-    """Yield strided tensors that hold the values; float8, which torch cannot add up, as float32."""
+    """Yield strided tensors that hold the values, of types that torch can add up."""
     if tensor.layout is torch.strided:
         if _torch.is_zero_tensor(tensor):
             yield torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -95,6 +97,8 @@ def dense_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
             yield tensor.values()
         elif tensor.dtype in _FLOAT8:
             yield tensor.float()
+        elif tensor.dtype is torch.complex32:
+            yield torch.view_as_real(tensor.resolve_conj())
         else:
             yield tensor
     elif tensor.layout is torch.sparse_coo:
@@ -126,11 +130,7 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     for tensor in tensors:
         if not can_be_bad(tensor) or not tensor.numel():
             continue
-        if (
-            tensor.layout is torch.strided
-            and not is_wrapper(tensor)
-            and tensor.dtype not in _FLOAT8
-        ):
+        if tensor.layout is torch.strided and not is_wrapper(tensor) and tensor.dtype not in _ODD:
             plain[tensor.device, tensor.dtype].append(tensor)
         elif is_bad(tensor):
             found.append(tensor)

@@ -215,7 +215,7 @@ class Findings:
     def _is_scalers(self, bad: Bad, outcome: Outcome | None) -> bool:
         event = self._event(bad, outcome)
         if event is None:
-            return self._skips_in_a_row < _MANY_SKIPS
+            return self._skips_in_a_row < _MANY_SKIPS and not self.explained
         if event.origin.phase != "backward" or explain(event.origin, ()).certain:
             return False
         event.origin.absorber = "GradScaler"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import copy
 import io
 import random
 import sys
@@ -13,7 +14,7 @@ from typing import Any
 import torch
 
 from nbinspect import notebook
-from nbinspect.numerics.turn import RefusedError
+from nbinspect.numerics.turn import SideEffectError
 
 
 class Pinned:
@@ -40,24 +41,45 @@ class Pinned:
         if numpy is not None and self._numpy is not None:
             numpy.set_state(self._numpy)
         with torch.no_grad():
-            for one, copy in self._buffers:
-                one.data.copy_(copy)  # `.data`: graphs that saved it must not notice
+            for one, kept in self._buffers:
+                one.data.copy_(kept)  # `.data`: graphs that saved it must not notice
 
 
 @contextmanager
-def set_aside(pinned: Pinned, leaves: list[torch.Tensor]) -> Iterator[None]:
-    """Go back to `pinned`, without gradients, and return to the present afterwards."""
+def set_aside(
+    pinned: Pinned, leaves: list[torch.Tensor], scalers: Iterable[torch.amp.GradScaler]
+) -> Iterator[None]:
+    """Go back to `pinned`, without gradients, and return to the present afterwards.
+
+    The scalers keep their scale, but know of no step that has begun.
+    """
     now = Pinned(one for one, _ in pinned._buffers)  # noqa: SLF001 - of the same class
     gradients = [(leaf, leaf.grad) for leaf in leaves]
+    states = [(scaler, dict(vars(scaler))) for scaler in scalers]
     try:
         pinned.restore()
+        for scaler, state in states:
+            vars(scaler).update((name, _fresh(value)) for name, value in state.items())
         for leaf in leaves:
             leaf.grad = None
         yield
     finally:
         for leaf, gradient in gradients:
             leaf.grad = gradient
+        for scaler, state in states:
+            vars(scaler).update(state)
         now.restore()
+
+
+def _fresh(value: Any) -> Any:
+    """Give a part of a scaler's state as a new step finds it."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):  # what it knows of each optimizer's step
+        empty = copy.copy(value)
+        empty.clear()
+        return empty
+    return value
 
 
 @contextmanager
@@ -81,13 +103,13 @@ def _replace(undo: ExitStack, name: str, function: Callable[..., Any]) -> None:
 
 
 def _refuse_input(*_: object) -> str:
-    raise RefusedError("it asks for input")
+    raise SideEffectError("it asks for input")
 
 
 def _guarded_open(original: Callable[..., Any]) -> Callable[..., Any]:
     def guarded(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if set(mode) & set("wax+"):
-            raise RefusedError(f"it writes the file {file}")
+            raise SideEffectError(f"it writes the file {file}")
         return original(file, mode, *args, **kwargs)
 
     return guarded
@@ -98,7 +120,7 @@ def _guarded_next(original: Callable[..., Any]) -> Callable[..., Any]:
         frame = sys._getframe(1)
         # One that nobody else holds was made for this call: next(iter(x)), next(m.parameters()).
         if notebook.is_users_file(frame.f_code.co_filename) and sys.getrefcount(iterator) > 3:
-            raise RefusedError(f"line {frame.f_lineno} advances an iterator")
+            raise SideEffectError(f"line {frame.f_lineno} advances an iterator")
         return original(iterator, *default)
 
     return guarded

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from types import CodeType, FrameType
 from typing import Any
 
 import torch
@@ -17,8 +16,10 @@ from nbinspect import _torch
 from nbinspect.numerics.check import bad_ones
 from nbinspect.numerics.events import Event
 from nbinspect.numerics.flow import Flow
-from nbinspect.numerics.pinned import Pinned, harmless, set_aside
-from nbinspect.numerics.turn import RefusedError, one_turn
+from nbinspect.numerics.pinned import harmless, set_aside
+from nbinspect.numerics.starts import Starts, running
+from nbinspect.numerics.steps import Steps
+from nbinspect.numerics.turn import RefusedError, SideEffectError, one_turn
 from nbinspect.ops import OpStream
 from nbinspect.tensors import looking
 
@@ -37,6 +38,7 @@ class Outcome:
         ran: whether it was run.
         same: whether it gave the same loss, bit by bit; None if there is no loss to compare.
         says: a sentence for the report.
+        may_be_forced: whether it was not run only for its side effects.
         flow: what followed the operations.
     """
 
@@ -45,6 +47,7 @@ class Outcome:
     ran: bool = False
     same: bool | None = None
     says: str = ""
+    may_be_forced: bool = False
     flow: Flow | None = None
 
     def event_for(self, place: str, key: int) -> Event | None:
@@ -63,55 +66,60 @@ class Replay:
     Args:
         flow: follows the operations.
         leaves: what is trained.
-        n_backwards: after how many backward passes to stop; 0 to go on until the optimizer writes.
+        n_backwards: backward passes until now; at the last of them this stops.
+        n_writes: optimizer steps until now. Those of the turn itself are left out when it runs
+            again, since the parameters hold them already.
+        writing: whether an optimizer is about to write; then this goes on until there.
     """
 
-    def __init__(self, flow: Flow, leaves: list[torch.Tensor], n_backwards: int) -> None:
+    def __init__(
+        self,
+        flow: Flow,
+        leaves: list[torch.Tensor],
+        n_backwards: int,
+        n_writes: int,
+        *,
+        writing: bool,
+    ) -> None:
         self._flow = flow
         self._leaves = leaves
-        self._n_left = n_backwards
+        self._n_backwards, self._n_writes = n_backwards, n_writes
+        self._writing = writing
         self.outcome = Outcome(flow=flow)
         self.loss: bytes | None = None
 
-    def run(
-        self,
-        frames: Sequence[FrameType],
-        base: CodeType | None,
-        base_line: int,
-        since: int,
-        pinned: Pinned,
-        *,
-        force: bool,
-        enter: Callable[[Replay | None], None],
-    ) -> Outcome:
+    def run(self, starts: Starts, steps: Steps, *, force: bool) -> Outcome:
         """Run it; parameters, gradients, generators and buffers are afterwards as before.
 
         Args:
-            frames: see `one_turn`.
-            base: see `one_turn`.
-            base_line: see `one_turn`.
-            since: see `one_turn`.
-            pinned: what the step started from.
+            starts: where steps began.
+            steps: tell what happens.
             force: also where the user's side effects would be repeated.
-            enter: told that this listens, and that it no longer does.
         """
         outcome = self.outcome
+        frames = running(starts.code)
         try:
-            turn = one_turn(frames, base, base_line, since, force=force)
+            turn = one_turn(frames, starts.code, starts.line, starts.since, force=force)
             _must_be_alone(force)
+            start = starts.of(turn, frames)
+            if start is None:
+                raise RefusedError("its start was not kept")
         except RefusedError as reason:
             outcome.says = f"The step was not run again: {reason}."
+            outcome.may_be_forced = isinstance(reason, SideEffectError)
             return outcome
+        finally:
+            frames.clear()
+        self._n_backwards -= start.n_backwards
+        self._n_writes -= start.n_writes
         outcome.ran = True
-        stream = OpStream(self._flow, before=self._flow.before, eager=True)
         with ExitStack() as undo:
-            undo.enter_context(set_aside(pinned, self._leaves))
+            undo.enter_context(set_aside(start.pinned, self._leaves, steps.scalers))
             undo.enter_context(_torch.running_eagerly())
             if not force:
                 undo.enter_context(harmless())
-            enter(self)
-            undo.callback(enter, None)
-            undo.enter_context(stream)
+            undo.enter_context(steps.told_to(self))
+            undo.enter_context(OpStream(self._flow, before=self._flow.before, eager=True))
             outcome.says = self._run(turn.run, turn.what)
         outcome.n_ops = self._flow.n_ops
         return outcome
@@ -121,8 +129,9 @@ class Replay:
             run()
         except _Enough:
             return f"To find the operation, {what} ran again."
-        except RefusedError as reason:
+        except SideEffectError as reason:
             self.outcome.ran = False
+            self.outcome.may_be_forced = True
             return f"The step was run again but broken off: {reason}."
         except Exception as error:
             return f"The step was run again but failed there: {type(error).__name__}: {error}."
@@ -142,18 +151,23 @@ class Replay:
             self._note("loss", [_torch.unwrapped(one) for one in roots])
             self._note("grad", [_torch.unwrapped(one) for one in results])
             self._note_gradients()
-        self._n_left -= 1
-        if not self._n_left:
+        self._n_backwards -= 1
+        if not self._writing and self._n_backwards <= 0:
             raise _Enough
 
-    def before_write(self, _optimizer: Any) -> None:
-        """Stop before anything is written."""
+    def before_write(self, optimizer: Optimizer) -> Optimizer:
+        """Stop before anything is written; what was written already is not written again."""
+        if self._n_writes > 0:
+            return _idle(optimizer)
         with looking():
             self._note_gradients()
         raise _Enough
 
-    def after_write(self, _optimizer: Any) -> None:
-        """Never reached."""
+    def after_write(self, _optimizer: Optimizer) -> None:
+        """One that was written before is behind us."""
+        self._flow.next_step()
+        self._flow.step -= 1
+        self._n_writes -= 1
 
     def in_closure(self, _inside: bool) -> None:
         """An optimizer with a closure is about to begin: stop before it."""
@@ -161,7 +175,9 @@ class Replay:
 
     def skipped(self, _optimizer: Any) -> None:
         """A GradScaler would have skipped the optimizer."""
-        raise _Enough
+        if self._n_writes <= 0:
+            raise _Enough
+        self._n_writes -= 1
 
     def _note_gradients(self) -> None:
         owners = {id(one.grad): one for one in self._leaves if one.grad is not None}
@@ -188,7 +204,7 @@ class _Deaf:
 
 
 def update_again(
-    optimizer: Optimizer, parameter: torch.Tensor, flow: Flow, enter: Callable[[Any], None]
+    optimizer: Optimizer, parameter: torch.Tensor, flow: Flow, steps: Steps
 ) -> Outcome:
     """Let an optimizer update a copy of one parameter, to see which of its operations fails.
 
@@ -200,14 +216,13 @@ def update_again(
         optimizer: has written a NaN or Inf.
         parameter: one that it was written to.
         flow: follows the operations.
-        enter: told who listens meanwhile, and None at the end.
+        steps: tell nobody meanwhile.
     """
     outcome = Outcome(flow=flow)
     with ExitStack() as undo:
         undo.enter_context(torch.no_grad())
         copied = _copied(optimizer, parameter)
-        enter(_Deaf())
-        undo.callback(enter, None)
+        undo.enter_context(steps.told_to(_Deaf()))
         undo.enter_context(OpStream(flow, before=flow.before))
         flow.in_optimizer = True
         try:
@@ -222,6 +237,13 @@ def update_again(
     if event is not None:
         outcome.events["parameter", id(parameter)] = event
     return outcome
+
+
+def _idle(optimizer: Optimizer) -> Optimizer:
+    """Give an optimizer of the same type that has nothing to write."""
+    idle = copy.copy(optimizer)
+    idle.param_groups = []
+    return idle
 
 
 def _copied(optimizer: Optimizer, parameter: torch.Tensor) -> Optimizer:

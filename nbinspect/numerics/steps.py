@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any, Protocol
 
 import torch
@@ -31,8 +31,8 @@ class Listener(Protocol):
     def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor], /) -> None:
         """It has ended; `results` are gradients that were returned and not accumulated."""
 
-    def before_write(self, optimizer: Optimizer, /) -> None:
-        """An optimizer is about to write its parameters."""
+    def before_write(self, optimizer: Optimizer, /) -> Optimizer | None:
+        """An optimizer is about to write its parameters; another may be given to step instead."""
 
     def after_write(self, optimizer: Optimizer, /) -> None:
         """It has written them."""
@@ -51,6 +51,7 @@ class Steps:
         scaled: whether a GradScaler has scaled a loss since the last step: until it has had its
             say, a gradient that overflowed is its business.
         optimizers: those that were met.
+        scalers: the GradScalers that were met.
         listener: who is told.
 
     Source: ``register_optimizer_step_pre_hook`` and ``_post_hook``; ``torch.autograd.backward``,
@@ -60,6 +61,7 @@ class Steps:
     def __init__(self, listener: Listener) -> None:
         self.scaled = False
         self.optimizers: weakref.WeakSet[Optimizer] = weakref.WeakSet()
+        self.scalers: weakref.WeakSet[torch.amp.GradScaler] = weakref.WeakSet()
         self.listener = listener
         self._undo = ExitStack()
         self._wrote = False
@@ -80,6 +82,16 @@ class Steps:
     def remove(self) -> None:
         """Stop telling."""
         self._undo.close()
+
+    @contextmanager
+    def told_to(self, listener: Listener) -> Iterator[None]:
+        """Tell another listener meanwhile."""
+        before = self.listener, self.scaled, self._wrote, self._depth
+        self.listener, self._depth = listener, 0
+        try:
+            yield
+        finally:
+            self.listener, self.scaled, self._wrote, self._depth = before
 
     # Backward passes. A pass within a pass (checkpointing, double backward) is part of the outer.
 
@@ -115,8 +127,8 @@ class Steps:
         if closure is not None:
             self.listener.in_closure(False)  # until it is called, all is as if it had returned
             return self._with_closure(args, kwargs, closure)
-        self.listener.before_write(optimizer)
-        return None
+        instead = self.listener.before_write(optimizer)
+        return None if instead is None else ((instead, *args[1:]), kwargs)
 
     def _with_closure(self, args: Any, kwargs: Any, closure: Callable[[], Any]) -> Any:
         """Wrap the closure: what runs inside is forward and backward, not the optimizer."""
@@ -124,11 +136,7 @@ class Steps:
         @functools.wraps(closure)
         def told() -> Any:
             __tracebackhide__ = True
-            self.listener.in_closure(True)
-            try:
-                return closure()
-            finally:
-                self.listener.in_closure(False)
+            return _call_closure(self.listener, closure)
 
         if "closure" in kwargs:
             return args, {**kwargs, "closure": told}
@@ -144,6 +152,7 @@ class Steps:
     def _scale(self, original: Any, args: Any, kwargs: Any) -> Any:
         __tracebackhide__ = True
         self.scaled = bool(args[0].is_enabled())
+        self.scalers.add(args[0])
         return original(*args, **kwargs)
 
     def _scaler_step(self, original: Any, args: Any, kwargs: Any) -> Any:
@@ -156,6 +165,19 @@ class Steps:
             self.optimizers.add(optimizer)
             self.listener.skipped(optimizer)
         return result
+
+
+def _call_closure(listener: Listener, closure: Callable[[], Any]) -> Any:
+    __tracebackhide__ = True
+    listener.in_closure(True)
+    try:
+        return closure()
+    finally:
+        listener.in_closure(False)
+
+
+CLOSURE = _call_closure.__code__
+"""The code whose frame stands between an optimizer and the user's closure."""
 
 
 def _wrap(undo: ExitStack, owner: Any, name: str, around: Callable[[Any, Any, Any], Any]) -> None:

@@ -12,7 +12,7 @@ import ast
 import linecache
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import CellType, CodeType, FrameType, FunctionType
 from typing import Any
 
@@ -34,6 +34,10 @@ class RefusedError(Exception):
     """The step cannot be run again; the message says why."""
 
 
+class SideEffectError(RefusedError):
+    """It could, but something would happen twice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Turn:
     """What to run again.
@@ -41,10 +45,15 @@ class Turn:
     Attributes:
         run: runs it.
         what: what it is, in words.
+        depth: how many of the running functions are around the one it belongs to; None for the
+            statements since the last step.
+        first_line: its first line, 0 for a whole function.
     """
 
     run: Callable[[], Any]
     what: str
+    depth: int | None = None
+    first_line: int = 0
 
 
 def one_turn(
@@ -63,16 +72,17 @@ def one_turn(
     Raises:
         RefusedError: it cannot or must not be run again.
     """
-    for frame in frames:
+    for i, frame in enumerate(frames):
         lowest = base_line if is_base(frame, base) else 0
         loop = _innermost_loop(frame, lowest)
         if loop is not None:
-            return _statements(frame, loop.body, "the loop's body", force=force)
+            turn = _statements(frame, loop.body, "the loop's body", force=force)
+            return replace(turn, depth=len(frames) - 1 - i, first_line=loop.body[0].lineno)
         if is_base(frame, base):
             break
     functions = [frame for frame in frames if not is_base(frame, base)]
     if functions:
-        return _call(functions[-1], force=force)
+        return replace(_call(functions[-1], force=force), depth=len(frames) - len(functions))
     if not frames:
         raise RefusedError("the line that runs the step is in no file or cell of yours")
     return _statements(
@@ -224,7 +234,7 @@ def _must_be_harmless(body: list[ast.stmt], last: int) -> None:
     """Look for what must not happen twice, in the lines up to the last one that ran."""
     for node in (node for one in body for node in _own_nodes(one)):
         if isinstance(node, ast.Call) and node.lineno <= last and _is_side_effect(node):
-            raise RefusedError(
+            raise SideEffectError(
                 f"line {node.lineno} has `{ast.unparse(node)[:60]}`, which would happen twice"
             )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack, suppress
-from types import CodeType, FrameType, TracebackType
+from types import TracebackType
 from typing import Self
 
 import torch
@@ -16,11 +16,10 @@ from nbinspect.numerics.error import NonFiniteError
 from nbinspect.numerics.finding import Bad, Findings
 from nbinspect.numerics.flow import Flow
 from nbinspect.numerics.naming import Names
-from nbinspect.numerics.pinned import Pinned
 from nbinspect.numerics.records import NanReport
 from nbinspect.numerics.replay import Outcome, Replay, loss_bits, update_again
-from nbinspect.numerics.steps import Listener, Steps, parameters
-from nbinspect.numerics.turn import is_base
+from nbinspect.numerics.starts import Starts
+from nbinspect.numerics.steps import Steps, parameters
 from nbinspect.ops import OpStream
 from nbinspect.tensors import is_tensor, looking
 
@@ -113,11 +112,11 @@ class NanWatch:
         self._undo = ExitStack()
         self._on = self._stopped = self._in_closure = False
         self._eager, self._sync = eager, sync
-        # For running a step again: where it began.
-        self._pinned: Pinned | None = None
-        self._base: tuple[CodeType | None, int, int] = (None, 0, 0)
+        # For running a step again: where steps began.
+        self._starts = Starts(None, 0)
         self._loss: bytes | None = None
-        self._backwards_of_step = self._backwards_of_turn = 0
+        self._backwards_of_step = 0
+        self._adds_up = False  # gradients of several backward passes
         self._outcome: Outcome | None = None
 
     @property
@@ -133,7 +132,8 @@ class NanWatch:
 
     def __enter__(self) -> Self:
         frame = notebook.user_frame(sys._getframe(1))
-        self._base = (frame.f_code, frame.f_lineno, 0) if frame is not None else (None, 0, 0)
+        if frame is not None:
+            self._starts = Starts(frame.f_code, frame.f_lineno)
         del frame
         with ExitStack() as undo:
             self._steps.install()
@@ -158,7 +158,7 @@ class NanWatch:
                 with suppress(Exception) if error is not None else ExitStack():
                     self._audit()
         finally:
-            self._pinned = None
+            self._starts.clear()
             self._report = self._made(kind.__name__ if kind else "")
             self._flow.close()
         if error is None:
@@ -193,7 +193,7 @@ class NanWatch:
         """Look at the loss and, unless a GradScaler has yet to, at the gradients."""
         __tracebackhide__ = True
         self._backwards_of_step += 1
-        self._backwards_of_turn += 1
+        self._adds_up = self._adds_up or self._backwards_of_step > 1
         self._flow.had_backward = True
         if not self._looks_now():
             return
@@ -206,7 +206,7 @@ class NanWatch:
                 found += self._findings.bad("grad", [_torch.unwrapped(one) for one in results])
         self._take(found, "backward")
         self._settle()
-        if self._backwards_of_step > 1:  # gradients are being added up: each turn starts anew
+        if self._adds_up or not self._findings.n_steps:  # each micro-batch is a turn of its own
             self._pin()
 
     def before_write(self, optimizer: Optimizer) -> None:
@@ -241,6 +241,8 @@ class NanWatch:
         """Tell the user's closure from the optimizer around it."""
         self._flow.in_optimizer = not inside
         self._in_closure = inside
+        if self._on and inside:
+            self._pin()
 
     def skipped(self, optimizer: Optimizer) -> None:
         """A GradScaler saw to it: nothing is written, and an overflow is no finding."""
@@ -283,32 +285,23 @@ class NanWatch:
         """Run the step again, under a stream of its own."""
         outcome = Outcome()
         if optimizer is not None and found[0].place == "parameter":
-            outcome = update_again(optimizer, found[0].tensor, self._new_flow(), self._listen)
+            outcome = update_again(optimizer, found[0].tensor, self._new_flow(), self._steps)
         elif not until:
             outcome.says = _WRITTEN
-        elif self._in_closure:
-            outcome.says = "The step was not run again: an optimizer's closure runs several times."
-        elif self._pinned is None:
-            outcome.says = "The step was not run again: its start was not kept."
         else:
             outcome = self._replay(until)
         return outcome
 
     def _replay(self, until: str) -> Outcome:
-        n_backwards = self._backwards_of_turn if until == "backward" else 0
-        replay = Replay(self._new_flow(), self._leaves(), n_backwards)
-        base, base_line, since = self._base
-        frames = _user_frames(base)
+        replay = Replay(
+            self._new_flow(), self._leaves(), self._findings.n_backwards, self._findings.n_steps,
+            writing=until == "write",
+        )  # fmt: skip
         if not self._light:
             self._stream.__exit__()  # what runs again is no part of the cell
-        assert self._pinned is not None  # its caller has looked
         try:
-            outcome = replay.run(
-                frames, base, base_line, since, self._pinned,
-                force=self._force_replay, enter=self._listen,
-            )  # fmt: skip
+            outcome = replay.run(self._starts, self._steps, force=self._force_replay)
         finally:
-            frames.clear()
             if not self._light:
                 self._stream.__enter__()
         if outcome.ran and self._loss is not None and replay.loss is not None:
@@ -319,9 +312,6 @@ class NanWatch:
         flow = Flow(_name_now, _always)
         flow.step = self._flow.step
         return flow
-
-    def _listen(self, listener: Listener | None) -> None:
-        self._steps.listener = listener or self
 
     def _settle(self) -> None:
         """Stop the cell at a finding, if that is wanted."""
@@ -341,7 +331,7 @@ class NanWatch:
 
     def _next_step(self) -> None:
         self._findings.next_step()
-        self._backwards_of_step = self._backwards_of_turn = 0
+        self._backwards_of_step = 0
         if self._on:
             self._pin()
             self._stream_or_not()
@@ -358,16 +348,11 @@ class NanWatch:
         """Keep what the next step starts from."""
         if not self._replays:
             return
-        self._backwards_of_turn = 0
-        code, line, _ = self._base
-        frame: FrameType | None = notebook.user_frame(sys._getframe(1))
-        while frame is not None and not is_base(frame, code):
-            frame = notebook.user_frame(frame.f_back)
-        since = frame.f_lineno if frame is not None and frame.f_lineno > line else 0
-        del frame
-        self._base = (code, line, since)
         with looking():
-            self._pinned = Pinned(self._findings.buffers())
+            self._starts.mark(
+                self._findings.buffers(), self._findings.n_backwards, self._findings.n_steps,
+                closure=self._in_closure,
+            )  # fmt: skip
 
     def _audit(self) -> None:
         """Look at all that is there when the cell has ended."""
@@ -408,18 +393,6 @@ _COMPILED = (
 )
 _WRITTEN = "The step was not run again: the optimizer has written the parameters it started from."
 _AT_END = "The step was not run again: this was found after the last one."
-
-
-def _user_frames(base: CodeType | None) -> list[FrameType]:
-    """List the running functions of the user's, the innermost first, down to the base."""
-    found = []
-    frame: FrameType | None = notebook.user_frame(sys._getframe(1))
-    while frame is not None:
-        found.append(frame)
-        if is_base(frame, base):
-            break
-        frame = notebook.user_frame(frame.f_back)
-    return found
 
 
 def _always(_device: torch.device) -> bool:
