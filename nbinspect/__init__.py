@@ -27,8 +27,13 @@ if typing.TYPE_CHECKING:
         ParameterGradient,
         Rules,
     )
-    from nbinspect.leaks import traceback_memory
-    from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
+    from nbinspect.leaks import assert_no_growth, leakwatch, traceback_memory
+    from nbinspect.leaks.records import (
+        Growth,
+        LeakReport,
+        OutOfMemory,
+        PinnedFrame,
+        TracebackMemory,
     from nbinspect.memory import gpumem, memwatch
     from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
     from nbinspect.numerics.error import NonFiniteError
@@ -42,11 +47,13 @@ if typing.TYPE_CHECKING:
     from nbinspect.referrers.answer import refchain
     from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
     from nbinspect.referrers.survey import refchain_largest
+    from nbinspect.snapshots import AllocatorSnapshot, memsnapshot
     from nbinspect.widgets import explore
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AllocatorSnapshot",
     "Chain",
     "DeviceMemory",
     "GradcheckReport",
@@ -56,8 +63,10 @@ __all__ = [
     "GradientStep",
     "GradientTable",
     "GraphReport",
+    "Growth",
     "HeadroomReport",
     "Holding",
+    "LeakReport",
     "Link",
     "MemoryDiff",
     "MemoryReport",
@@ -76,6 +85,7 @@ __all__ = [
     "TracebackMemory",
     "Unavailable",
     "__version__",
+    "assert_no_growth",
     "autograd",
     "explore",
     "gpumem",
@@ -84,7 +94,9 @@ __all__ = [
     "gradwatch",
     "graphwatch",
     "headroom",
+    "leakwatch",
     "load_ipython_extension",
+    "memsnapshot",
     "memwatch",
     "nanwatch",
     "refchain",
@@ -94,17 +106,20 @@ __all__ = [
 ]
 
 _HOMES = {
+    "AllocatorSnapshot": "nbinspect.snapshots",
     "Chain": "nbinspect.referrers.records",
     "DeviceMemory": "nbinspect.memory.records",
     "GradcheckReport": "nbinspect.numerics.gradcheck_records",
-    "GraphReport": "nbinspect.autograd_graph.records",
-    "HeadroomReport": "nbinspect.numerics.headroom_records",
     "GradientComparison": "nbinspect.gradients.records",
     "GradientFinding": "nbinspect.gradients.records",
     "GradientHistory": "nbinspect.gradients.records",
     "GradientStep": "nbinspect.gradients.records",
     "GradientTable": "nbinspect.gradients.records",
+    "GraphReport": "nbinspect.autograd_graph.records",
+    "Growth": "nbinspect.leaks.records",
+    "HeadroomReport": "nbinspect.numerics.headroom_records",
     "Holding": "nbinspect.records",
+    "LeakReport": "nbinspect.leaks.records",
     "Link": "nbinspect.referrers.records",
     "MemoryDiff": "nbinspect.memory.records",
     "MemoryReport": "nbinspect.memory.records",
@@ -122,14 +137,17 @@ _HOMES = {
     "SourceLine": "nbinspect.records",
     "TracebackMemory": "nbinspect.leaks.records",
     "Unavailable": "nbinspect.blocks",
+    "assert_no_growth": "nbinspect.leaks",
     "autograd": "nbinspect.autograd_graph.answer",
     "explore": "nbinspect.widgets",
     "gpumem": "nbinspect.memory",
     "gradcheck": "nbinspect.numerics.gradients_checked",
-    "graphwatch": "nbinspect.autograd_graph.watch",
-    "headroom": "nbinspect.numerics.margins",
     "gradtable": "nbinspect.gradients",
     "gradwatch": "nbinspect.gradients",
+    "graphwatch": "nbinspect.autograd_graph.watch",
+    "headroom": "nbinspect.numerics.margins",
+    "leakwatch": "nbinspect.leaks",
+    "memsnapshot": "nbinspect.snapshots",
     "memwatch": "nbinspect.memory",
     "nanwatch": "nbinspect.numerics.watch",
     "refchain": "nbinspect.referrers.answer",

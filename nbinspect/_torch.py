@@ -256,6 +256,16 @@ def handle(storage: torch.UntypedStorage) -> int:
     return int(storage._cdata)
 
 
+def is_pinned(storage: torch.UntypedStorage) -> bool:
+    """Say whether host memory is page-locked; asks nothing where CUDA is not in use."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        return bool(storage.is_pinned())
+    except RuntimeError:
+        return False
+
+
 @contextmanager
 def no_overrides() -> Iterator[None]:
     """Keep subclasses' functions, all active modes and functorch out of what is called."""
@@ -655,3 +665,12 @@ def subtract_all(of: list[torch.Tensor], tensors: list[torch.Tensor]) -> None:
     """Subtract tensors from others in place, by fused kernels."""
     if tensors:
         torch._foreach_sub_(of, tensors)
+
+
+def allocator_snapshot() -> dict[str, Any]:
+    """Give the CUDA allocator's segments and its log, as its snapshot files have them.
+
+    Source: ``torch.cuda.memory._snapshot``.
+    """
+    found: dict[str, Any] = dict(torch.cuda.memory._snapshot())
+    return {**found, "device_traces": found.get("device_traces") or []}

@@ -60,6 +60,12 @@ def user_namespace() -> dict[str, Any]:
     return names
 
 
+def current_cell() -> str:
+    """Give the source of the cell that is running or has just run, "" in a plain script."""
+    inputs = getattr(shell(), "user_ns", {}).get("In") or [""]
+    return str(inputs[-1])
+
+
 def is_out_name(name: object) -> bool:
     """Say whether IPython made this name for a displayed value: ``_``, ``_4``, ``Out``."""
     return isinstance(name, str) and OUT_NAME.fullmatch(name) is not None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any, NamedTuple
@@ -57,6 +57,7 @@ class HeldStorage(NamedTuple):
         only: "OUT_HISTORY" or "TRACEBACK" if nothing but old outputs, or the last error, leads
             to it; else "".
         frozen_gradient: it is the gradient of a parameter that needs none.
+        handles: what `_torch.handle` gives for it: its own for as long as it lives.
     """
 
     size_bytes: int
@@ -67,6 +68,7 @@ class HeldStorage(NamedTuple):
     tensor: str
     only: str
     frozen_gradient: bool
+    handles: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,6 +164,7 @@ class _Taker:
             describe(tensors[wholes.index(min(wholes))]),
             self._only(tensors, claims),
             self._is_frozen_gradient(tensors),
+            tuple(set(_handles(tensors))),
         )
 
     def _claims(self, tensors: list[Any], wholes: list[tuple[bool, int]]) -> list[Claim]:
@@ -263,6 +266,15 @@ class _Taker:
 def _wholeness(tensor: Any, used: int) -> tuple[bool, int]:
     """Put a storage's own tensor before its views, and larger ones before smaller ones."""
     return _torch.is_view(tensor), -used
+
+
+def _handles(tensors: list[Any]) -> Iterator[int]:
+    """Give the storages' handles; two of them may look at the same bytes, as over NumPy's."""
+    for tensor in tensors:
+        try:
+            yield _torch.handle(tensor.untyped_storage())
+        except (RuntimeError, NotImplementedError):  # sparse, or half made
+            continue
 
 
 def _naming(kind: str) -> int:

@@ -6,19 +6,37 @@ The records are here at once; what needs torch comes when first used.
 import importlib
 import typing
 
-from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
+from nbinspect.leaks.records import (
+    Growth,
+    LeakReport,
+    OutOfMemory,
+    PartGrowth,
+    PinnedFrame,
+    TracebackMemory,
+)
 
 if typing.TYPE_CHECKING:
+    from nbinspect.leaks.assertion import assert_no_growth
     from nbinspect.leaks.pinned import traceback_memory
+    from nbinspect.leaks.watching import leakwatch
 
 __all__ = [
+    "Growth",
+    "LeakReport",
     "OutOfMemory",
+    "PartGrowth",
     "PinnedFrame",
     "TracebackMemory",
+    "assert_no_growth",
+    "leakwatch",
     "traceback_memory",
 ]
 
-_HOMES = {"traceback_memory": "nbinspect.leaks.pinned"}
+_HOMES = {
+    "assert_no_growth": "nbinspect.leaks.assertion",
+    "leakwatch": "nbinspect.leaks.watching",
+    "traceback_memory": "nbinspect.leaks.pinned",
+}
 
 
 def __getattr__(name: str) -> typing.Any:

@@ -9,6 +9,7 @@ from nbinspect.blocks import (
     Block,
     Code,
     Column,
+    Fold,
     Size,
     Span,
     Table,
@@ -18,9 +19,12 @@ from nbinspect.blocks import (
 )
 from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
 from nbinspect.memory.view import code_spans
+from nbinspect.render.format import cut_end
 
 N_FRAMES = 12
 DROP = "%traceback_memory --drop"
+DEBUG = Code("%debug")
+LONGEST_ERROR = 60  # in a sentence; the whole message stands above it in the notebook
 FRAMES = (
     Column("call", "name"),
     Column("left at", "name"),
@@ -34,24 +38,36 @@ HOLDERS = (Column("kind", "kind"), Column("holder", "name"), Column("size", "byt
 def error_view(found: TracebackMemory) -> View:
     """Show what the last error keeps."""
     blocks: list[Block] = [Text(_headline(found), "headline")]
-    if found.oom is not None:
-        blocks += _out_of_memory(found.oom)
-    if found.total_bytes and not found.dropped:
-        blocks.append(Text(_where(found)))
-    if found.frames:
-        blocks.append(_frames(found))
-    if found.only_here_bytes and not found.dropped and not found.dropped_bytes:
-        spans: tuple[Span, ...] = (
-            "Let go of it. What was printed stays, but ",
-            Code("%debug"),
-            " has nothing to look at afterwards: run it first if you need it.",
-        )
-        blocks.append(Advice(spans, DROP, found.only_here_bytes))
     if found.dropped or found.dropped_bytes:
-        spans = (Code("%debug"), " and ", Code("%tb"), " have nothing to look at any more.")
-        blocks.append(Text(spans, "note"))
+        spans: tuple[Span, ...] = (
+            DEBUG,
+            " and ",
+            Code("%tb"),
+            " have nothing to look at any more.",
+        )
+        blocks.append(Text(spans))
+        if found.frames:
+            blocks.append(Fold(f"{len(found.frames)} calls that it left", (_frames(found),)))
+    else:
+        blocks += _kept(found)
     blocks += [Text((note,), "note") for note in found.notes]
     return tuple(blocks)
+
+
+def _kept(found: TracebackMemory) -> Iterator[Block]:
+    if found.oom is not None:
+        yield from _out_of_memory(found.oom)
+    if found.total_bytes:
+        yield Text(_where(found))
+    if found.frames:
+        yield _frames(found)
+    if found.only_here_bytes:
+        spans = (
+            "Let go of the error. What was printed stays, but ",
+            DEBUG,
+            " has nothing to look at afterwards: run it first if you need it.",
+        )
+        yield Advice(spans, DROP, found.only_here_bytes)
 
 
 def hint_view(found: TracebackMemory) -> View:
@@ -78,20 +94,22 @@ def _told_first(one: PinnedFrame) -> tuple[bool, int]:
 
 
 def _headline(found: TracebackMemory) -> tuple[Span, ...]:
+    error = Code(cut_end(found.error, LONGEST_ERROR))
     if found.oom is not None and not found.dropped_bytes:
         return (*_refused(found.oom), ".")
     if not found.error:
         return ("No error is kept, so none keeps memory.",)
+    kind = Code(found.error.partition(":")[0])
     if found.dropped and found.dropped_bytes:
         return (
             "Let go: ",
             Size(found.dropped_bytes),
             " that ",
-            Code(found.error),
+            kind,
             " kept are free again.",
         )
     if found.dropped:
-        return ("Let go. ", Code(found.error), " kept nothing that is not in use elsewhere.")
+        return ("Let go. ", kind, " kept nothing that is not in use elsewhere.")
     if found.dropped_bytes:
         left = found.only_here_bytes - found.dropped_bytes
         return (
@@ -102,16 +120,16 @@ def _headline(found: TracebackMemory) -> tuple[Span, ...]:
             " are not yet.",
         )
     if not found.total_bytes:
-        return (Code(found.error), " keeps no tensor alive.")
+        return (error, " keeps no tensor alive.")
     if not found.only_here_bytes:
         spans = (
             " leads to ",
             Size(found.total_bytes),
             " of tensors, all of which something else holds too.",
         )
-        return (Code(found.error), *spans)
+        return (error, *spans)
     return (
-        Code(found.error),
+        error,
         " keeps ",
         Size(found.only_here_bytes),
         " alive that nothing else holds.",
@@ -140,8 +158,7 @@ def _frames(found: TracebackMemory) -> Table:
     ranked = sorted(numbered, key=lambda one: (-one[1].only_here_bytes, -one[1].size_bytes))
     shown = [one for _, one in sorted(ranked[:N_FRAMES], key=lambda one: one[0])]
     n_more = len(found.frames) - len(shown) + found.n_more_frames
-    verb = "Calls that it left" if found.dropped else "Calls that the error keeps"
-    return Table(FRAMES, tuple(map(_row, shown)), f"{verb}, the outermost first", n_more)
+    return Table(FRAMES, tuple(map(_row, shown)), "Calls, the outermost first", n_more)
 
 
 def _row(one: PinnedFrame) -> tuple[str | int, ...]:
@@ -166,7 +183,10 @@ def _out_of_memory(oom: OutOfMemory) -> Iterator[Block]:
         )
         yield Advice(spans, oom.setting)
     for one in oom.let_go:
+        if one.code == DROP:  # said below, with what it means for %debug
+            continue
         yield Advice(code_spans(one.what), one.code, one.size_bytes)
     if oom.holdings:
         holders = tuple((one.kind, one.owner, one.size_bytes) for one in oom.holdings)
-        yield Table(HOLDERS, holders, f"Largest holders on {oom.device} now")
+        title = f"{len(holders)} largest holders on {oom.device} now"
+        yield Fold(title, (Table(HOLDERS, holders),))

@@ -100,3 +100,140 @@ class TracebackMemory(Record):
         from nbinspect.leaks.error_view import error_view
 
         return error_view(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory that each repetition leaves behind, held by one holder.
+
+    Attributes:
+        bytes_per_run: bytes that a repetition added, on average.
+        tensors_per_run: storages that it added.
+        items_per_run: items that it added to the holder, 0 if the holder is no container.
+        holder: what keeps it, e.g. ``losses``, a list whose items keep it.
+        container: the built-in type of the holder, e.g. ``list``; "" if it is none.
+        kind: holder kind of most of it.
+        device: where it is.
+        where: the line that allocated most of it, None if no line of yours did.
+        chain: one chain of references, from a root down to a tensor of it; "" if none was found.
+        mend: a sentence, with a line of code in backquotes where there is one.
+        code: the line that lets go of what has grown, "" if there is none.
+        pattern: the known mistake that it looks like, in a few words.
+        state: ``live``: names lead to it; ``garbage``: a cycle that ``gc.collect()`` frees;
+            ``uncollectable``: a cycle through C++ that nothing frees.
+    """
+
+    bytes_per_run: int
+    tensors_per_run: float
+    items_per_run: float
+    holder: str
+    container: str
+    kind: str
+    device: str
+    where: SourceLine | None
+    chain: str
+    mend: str
+    code: str
+    pattern: str
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceGrowth:
+    """What one kind of memory held after each repetition, the warm-up's end first.
+
+    Attributes:
+        name: a device, or ``pinned host memory``.
+        bytes_per_run: what a repetition added, on average; what came and went evens out.
+        tensors_per_run: the same in storages.
+        sizes_bytes: bytes held.
+    """
+
+    name: str
+    bytes_per_run: int
+    tensors_per_run: float
+    sizes_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectGrowth:
+    """Python objects of one type whose number rises with each repetition.
+
+    Attributes:
+        type_name: with its module.
+        per_run: how many a repetition adds.
+        bytes_per_run: their own bytes, without what they refer to.
+        n_objects: how many there are now.
+        holder: a chain of references to one that the last repetition added.
+    """
+
+    type_name: str
+    per_run: float
+    bytes_per_run: int
+    n_objects: int
+    holder: str
+
+
+@dataclass(frozen=True, slots=True)
+class PartGrowth:
+    """One part of the step, repeated alone.
+
+    Attributes:
+        part: ``loader``, ``forward``, ``forward and backward`` or ``whole step``.
+        bytes_per_run: what a repetition left behind, or why the part could not be run.
+        tensors_per_run: the same in storages.
+        workers_bytes_per_run: growth of the loader's worker processes over one pass, if it has any.
+        holder: what keeps most of it, "" if nothing grows.
+        suspect: what that says of where the fault is.
+    """
+
+    part: str
+    bytes_per_run: Reading
+    tensors_per_run: float
+    workers_bytes_per_run: Reading | None
+    holder: str
+    suspect: str
+
+
+@dataclass(frozen=True, slots=True)
+class LeakReport(Record):
+    """What grows with each repetition.
+
+    Attributes:
+        growths: by holder, the most bytes first.
+        by_part: one row for each part of the step, with ``isolate``.
+        healthy: nothing grows.
+        n: repetitions that were compared.
+        n_warmup: repetitions before them.
+        devices: what each device held after each repetition.
+        objects: types of Python objects that grow.
+        process_bytes: resident set of the process after each repetition.
+        collected_bytes: what ``gc.collect()`` freed at the end, if it was asked to.
+        error: type of the exception that ended it early, "" if none.
+        duration_s: how long it took.
+        notes: what is not known, and why.
+    """
+
+    growths: tuple[Growth, ...]
+    by_part: tuple[PartGrowth, ...]
+    healthy: bool
+    n: int
+    n_warmup: int
+    devices: tuple[DeviceGrowth, ...]
+    objects: tuple[ObjectGrowth, ...]
+    process_bytes: tuple[Reading, ...]
+    collected_bytes: Reading
+    error: str
+    duration_s: float
+    notes: tuple[str, ...] = ()
+
+    @property
+    def bytes_per_run(self) -> int:
+        """Bytes that a repetition leaves behind, over all holders."""
+        return sum(one.bytes_per_run for one in self.growths)
+
+    def view(self) -> View:
+        """Show what grows, who keeps it and how to mend it."""
+        from nbinspect.leaks.growth_view import growth_view
+
+        return growth_view(self)

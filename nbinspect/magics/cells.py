@@ -27,6 +27,7 @@ from IPython.core.interactiveshell import ExecutionInfo, ExecutionResult
 
 from nbinspect.magics.body import compile_body
 from nbinspect.magics.options import Call
+from nbinspect.magics.repeating import RepeatCell, Rounds, forget
 from nbinspect.magics.showing import Shell, Showing, own_errors
 from nbinspect.magics.table import WATCHES, Watch, WatchMagic
 
@@ -69,12 +70,16 @@ class Watching:
         headers: the watches, the outermost first.
         showing: where the reports go.
         info: the cell, if it is one of its own and not the body of a magic.
+
+    Attributes:
+        repeats: the cell was told to run again and again.
     """
 
     def __init__(
         self, headers: Sequence[Header], showing: Showing, info: ExecutionInfo | None = None
     ) -> None:
         self.info = info
+        self.repeats = False
         self._headers = headers
         self._showing = showing
         self._open: list[tuple[Header, Watch]] = []
@@ -92,6 +97,17 @@ class Watching:
                 watch.__enter__()
                 self._open.append((header, watch))
         return self
+
+    def take_rounds(self) -> Rounds | None:
+        """Give, once, the repetitions that the innermost watch with such wants the cell to make."""
+        if self.repeats:
+            return None
+        for _, watch in reversed(self._open):
+            repetitions: Callable[[], Rounds] | None = getattr(watch, "repetitions", None)
+            if repetitions is not None:
+                self.repeats = True
+                return repetitions()
+        return None
 
     def __exit__(
         self,
@@ -143,6 +159,9 @@ class CellRunner:
         transforms = self._shell.input_transformers_cleanup
         transforms.insert(0, transform)
         undo.callback(discard, transforms, transform)
+        repeat = RepeatCell(self._shell, self._take_rounds)
+        self._shell.ast_transformers.append(repeat)
+        undo.callback(discard, self._shell.ast_transformers, repeat)
         self._shell.events.register("pre_run_cell", self._before)
         undo.callback(discard, self._shell.events.callbacks["pre_run_cell"], self._before)
         self._shell.events.register("post_run_cell", self._after)
@@ -182,6 +201,10 @@ class CellRunner:
         self._cells().append(watching)
         watching.__enter__()
 
+    def _take_rounds(self) -> Rounds | None:
+        cells = self._running.get(threading.get_ident())
+        return cells[-1].take_rounds() if cells else None
+
     def _cells(self) -> list[Watching]:
         """Give the cells that run in this thread, the innermost last.
 
@@ -203,6 +226,8 @@ class CellRunner:
         if not cells or (result is not None and _is_blank(result)):
             return
         watching = cells.pop()
+        if watching.repeats:
+            forget(self._shell)
         try:
             self._finish(watching, result)
         except KeyboardInterrupt:  # the cell's outcome is settled; the user tires of waiting
@@ -236,8 +261,11 @@ class CellRunner:
         cells = self._cells()
         raw_cell = cells[-1].info.raw_cell if cells and cells[-1].info else ""
         body = compile_body(self._shell, lines[n_lines:], raw_cell or "", n_above=1 + n_lines)
-        with Watching([own, *further], self._showing):
-            return body.run()
+        with Watching([own, *further], self._showing) as watching:
+            value = None
+            for _ in watching.take_rounds() or (0,):
+                value = body.run()
+            return value
 
 
 def discard(items: list[Any], item: Any) -> None:

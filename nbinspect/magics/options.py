@@ -164,6 +164,20 @@ def positive_float(text: str) -> float:
     return number
 
 
+def whole(text: str) -> int:
+    """Read a whole number from 0 up."""
+    if not (text.isascii() and text.isdigit()):
+        raise argparse.ArgumentTypeError(f"takes a whole number from 0 up, not {text}")
+    return int(text)
+
+
+def repetitions(text: str) -> int:
+    """Read how often to do something so that the times can be compared."""
+    if not (text.isascii() and text.isdigit() and int(text) > 1):
+        raise argparse.ArgumentTypeError(f"takes a whole number from 2 up, not {text}")
+    return int(text)
+
+
 def rate(text: str) -> float:
     """Read a number of times per second that a front end can follow."""
     try:

@@ -25,7 +25,12 @@ from nbinspect.magics.graphs import (
     make_graphwatch,
     run_autograd,
 )
-from nbinspect.magics.hint import HINT
+from nbinspect.magics.leaks import (
+    leakwatch_options,
+    make_leakwatch,
+    run_traceback_memory,
+    traceback_memory_options,
+)
 from nbinspect.magics.nonfinite import make_nanwatch, nanwatch_options
 from nbinspect.magics.options import (
     ExpressionOptions,
@@ -33,7 +38,6 @@ from nbinspect.magics.options import (
     add_output,
     positive_int,
     rate,
-    size_or_switch,
 )
 from nbinspect.magics.precision import (
     gradcheck_options,
@@ -43,6 +47,7 @@ from nbinspect.magics.precision import (
     run_gradcheck,
     run_headroom,
 )
+from nbinspect.magics.snapshots import memsnapshot_options, run_memsnapshot, show_timeline
 from nbinspect.records import Record
 
 
@@ -51,6 +56,7 @@ class Watch(Protocol):
 
     An error raised by these three becomes a short note and leaves the cell alone, unless its class
     has a true `ends_the_cell`: then the cell ends with it, and its report is shown all the same.
+    A watch that compares repetitions has a method `repetitions` too, which gives one item for each.
     """
 
     @property
@@ -279,61 +285,20 @@ def _explore(options: argparse.Namespace, record: Record) -> bool:
     return True
 
 
-def _traceback_memory_options() -> Options:
-    options = Options(
-        "%traceback_memory",
-        """
-        What does the last error still keep in memory?
-
-        IPython keeps the last error, the error keeps the calls that it left, and those keep their
-        variables. Shows bytes by call, and what of it nothing else holds.
-
-        Examples:
-            %traceback_memory               # look
-            %traceback_memory --drop        # let go; what was printed stays, %debug is over
-            %traceback_memory --hint off    # no hints after failed cells
-            %traceback_memory --hint 256MB  # hints from 256 MiB on
-            %traceback_memory --hint on     # from 64 MiB, or 5 % of a small device, on
-
-        In Python: nbinspect.traceback_memory(drop=True).
-        """,
-    )
-    options.add_argument(
-        "--drop", action="store_true", help="let go, and see by weak references what died"
-    )
-    options.add_argument(
-        "--hint",
-        type=size_or_switch,
-        metavar="SIZE",
-        help="hint after a failed cell from this many bytes on; on or off",
-    )
-    options.complete("--hint", lambda: ["on", "off", "64MB", "256MB", "1GB"])
-    add_output(options)
-    return options
-
-
-def _traceback_memory(options: argparse.Namespace) -> Record | None:
-    if options.hint is not None:
-        sys.stdout.write(HINT.set(options.hint))
-        return None
-    import nbinspect
-
-    record: Record = nbinspect.traceback_memory(drop=options.drop)
-    return record
-
-
 LINE_MAGICS: dict[str, LineMagic] = {
     "autograd": LineMagic(autograd_options(), run_autograd, explore_graph),
     "gradtable": LineMagic(gradtable_options(), gradtable),
     "gpumem": LineMagic(_gpumem_options(), _gpumem),
     "gradcheck": LineMagic(gradcheck_options(), run_gradcheck),
     "headroom": LineMagic(headroom_line_options(), run_headroom),
+    "memsnapshot": LineMagic(memsnapshot_options(), run_memsnapshot, show_timeline),
     "refchain": LineMagic(_refchain_options(), _refchain, _explore),
-    "traceback_memory": LineMagic(_traceback_memory_options(), _traceback_memory),
+    "traceback_memory": LineMagic(traceback_memory_options(), run_traceback_memory),
 }
 
 WATCHES: dict[str, WatchMagic] = {
     "graphwatch": WatchMagic(graphwatch_options(), make_graphwatch, explore_graph),
+    "leakwatch": WatchMagic(leakwatch_options(), make_leakwatch),
     "memwatch": WatchMagic(_memwatch_options("%%memwatch"), _memwatch),
     "gpumem": WatchMagic(_memwatch_options("%%gpumem"), _memwatch),
     "nanwatch": WatchMagic(nanwatch_options(), make_nanwatch),

@@ -27,11 +27,16 @@ class Origin(NamedTuple):
 
 
 class LiveStorage(weakref.ref[torch.UntypedStorage]):
-    """A storage that is still alive; knows what to subtract when it no longer is."""
+    """A storage that is still alive; knows what to subtract when it no longer is.
 
-    __slots__ = ("device", "key", "origin", "size_bytes")
+    Attributes:
+        serial: how many were met up to it.
+    """
+
+    __slots__ = ("device", "key", "origin", "serial", "size_bytes")
 
     key: int
+    serial: int
     device: str
     size_bytes: int
     origin: Origin | None
@@ -113,6 +118,7 @@ class Tracker:
         modules: names of the modules that allocated.
         allocated: bytes and number of storages made, by device and origin.
         old_frees: (time in ns, bytes) of storages from before that ended, by device.
+        n_met: how many storages were met so far.
     """
 
     def __init__(self) -> None:
@@ -121,6 +127,7 @@ class Tracker:
         self.tallies: dict[str, DeviceTally] = {}
         self.allocated: dict[tuple[str, Origin], list[int]] = {}
         self.old_frees: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        self.n_met = 0
         self._live: dict[int, LiveStorage] = {}
         # Filled by weak references' callbacks. Python swallows what a callback raises, so one in
         # Python could swallow the user's interrupt; `append` runs no bytecode and cannot.
@@ -168,6 +175,8 @@ class Tracker:
         one = LiveStorage(storage, self._ended.append)
         one.key, one.device = _torch.handle(storage), str(storage.device)
         one.size_bytes, one.origin = storage.nbytes(), origin
+        self.n_met += 1
+        one.serial = self.n_met
         self._live[one.key] = one
         if origin is not None:
             sums = self.allocated.setdefault((one.device, origin), [0, 0])
@@ -193,6 +202,11 @@ class Tracker:
             if one.origin is not None:
                 sums[one.device, one.origin] += one.size_bytes
         return dict(sums)
+
+    def living(self) -> list[LiveStorage]:
+        """List the storages that were met and are alive."""
+        self._note_ends()
+        return list(self._live.values())
 
     def close(self) -> None:
         """Stop listening: storages that die later tell nobody."""

@@ -1,0 +1,175 @@
+"""How growth describes itself: what grows, who keeps it, how to mend it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from nbinspect.blocks import (
+    Advice,
+    Block,
+    Code,
+    Column,
+    Fold,
+    Span,
+    Table,
+    Text,
+    Unavailable,
+    View,
+)
+from nbinspect.leaks.records import DeviceGrowth, Growth, LeakReport
+from nbinspect.memory.view import code_spans
+from nbinspect.render.format import bytes_text, plain_number
+
+N_ADVICE = 3
+GROWTHS = (
+    Column("kept by", "name"),
+    Column("as", "kind"),
+    Column("each run", "change"),
+    Column("tensors", "count"),
+    Column("allocated at", "name"),
+)
+PARTS = (
+    Column("part, repeated alone"),
+    Column("each run", "change"),
+    Column("kept by", "name"),
+    Column("suspect"),
+)
+STATES = {"garbage": "waits for gc", "uncollectable": "nothing frees it", "live": ""}
+
+
+def growth_view(report: LeakReport) -> View:
+    """Show what grows with each repetition."""
+    blocks: list[Block] = [Text(_headline(report), "headline")]
+    if report.growths:
+        blocks.append(Table(GROWTHS, tuple(map(_row, report.growths))))
+        blocks += _advice(report.growths)
+    if report.by_part:
+        blocks.append(_parts(report))
+    blocks += _details(report)
+    blocks += [Text((note,), "note") for note in _notes(report)]
+    return tuple(blocks)
+
+
+def _headline(report: LeakReport) -> tuple[Span, ...]:
+    over = f"over {report.n} repetitions"
+    if not report.growths:
+        if report.error and report.n < 2:
+            return (Code(report.error), " ended it before anything could be compared.")
+        return (f"Nothing grows {over}.",)
+    first = report.growths[0]
+    spans: list[Span] = [
+        f"+{bytes_text(first.bytes_per_run)} each run: ",
+        Code(first.holder),
+        _what(first),
+    ]
+    if first.where is not None:
+        spans += [" what is made at ", Code(first.where.label)]
+    else:
+        spans.append(" it")
+    spans.append(".")
+    if len(report.growths) > 1:
+        more = len(report.growths) - 1
+        spans.append(f" {more} more {'grow' if more > 1 else 'grows'}.")
+    return tuple(spans)
+
+
+def _what(one: Growth) -> str:
+    items = f", +{plain_number(round(one.items_per_run, 1))} items" if one.items_per_run else ""
+    about = f" ({one.container}{items})" if one.container else ""
+    if one.state == "garbage":
+        return f"{about}, in a cycle, keeps"
+    if one.state == "uncollectable":
+        return f"{about}, in a cycle through C++, keeps"
+    return f"{about} keeps" + (" the graph of" if one.kind == "SAVED_FOR_BACKWARD" else "")
+
+
+def _row(one: Growth) -> tuple[str | int | float | None, ...]:
+    where = one.where.label if one.where else ""
+    return one.holder, one.kind, one.bytes_per_run, round(one.tensors_per_run), where
+
+
+def _advice(found: tuple[Growth, ...]) -> Iterator[Block]:
+    said = list[Block]()
+    for one in found:
+        text = (
+            one.mend.removesuffix(f" `{one.code}` lets go of what there is.")
+            if one.code
+            else one.mend
+        )
+        said.append(Advice(code_spans(text), one.code))
+    yield from said[:N_ADVICE]
+    if said[N_ADVICE:]:
+        yield Fold(f"{len(said) - N_ADVICE} more to mend", tuple(said[N_ADVICE:]))
+    chains = tuple((one.holder, one.chain) for one in found if one.chain)
+    if chains:
+        columns = (Column("kept by", "name"), Column("one chain of references", "code"))
+        yield Fold("How each is held", (Table(columns, chains),))
+
+
+def _parts(report: LeakReport) -> Table:
+    rows: list[tuple[str, int | None, str, str]] = []
+    for one in report.by_part:
+        suspect = one.suspect
+        workers = one.workers_bytes_per_run
+        if isinstance(workers, int):
+            note = f"workers {bytes_text(workers, signed=True)} in one pass"
+            suspect = "; ".join(part for part in (suspect, note) if part)
+        size = one.bytes_per_run
+        if isinstance(size, Unavailable):
+            rows.append((one.part, None, "", size.reason))
+        else:
+            rows.append((one.part, size, one.holder, suspect))
+    return Table(PARTS, tuple(rows), "Which part grows")
+
+
+def _details(report: LeakReport) -> Iterator[Block]:
+    if report.n < 2:
+        return
+    rows: list[tuple[str, int | Unavailable, str]] = [
+        (one.name, one.bytes_per_run, _series(one)) for one in report.devices
+    ]
+    rows.append(_process_row(report))
+    columns = (Column("memory"), Column("each run", "change"), Column("held after each run"))
+    tables: list[Block] = [Table(columns, tuple(rows))]
+    if report.objects:
+        objects = tuple(
+            (one.type_name, f"+{plain_number(round(one.per_run, 1))}", one.n_objects, one.holder)
+            for one in report.objects
+        )
+        heads = (
+            Column("Python objects", "name"),
+            Column("each run"),
+            Column("now", "count"),
+            Column("the newest is kept by", "code"),
+        )
+        tables.append(Table(heads, objects))
+    yield Fold(f"Memory over {report.n} repetitions", tuple(tables))
+
+
+def _series(one: DeviceGrowth) -> str:
+    sizes = one.sizes_bytes
+    shown = sizes if len(sizes) <= 6 else (*sizes[:3], *sizes[-2:])
+    texts = [bytes_text(size) for size in shown]
+    if len(sizes) > 6:
+        texts.insert(3, "…")
+    return ", ".join(texts)
+
+
+def _process_row(report: LeakReport) -> tuple[str, int | Unavailable, str]:
+    """Show the process's size beside what is explained of it."""
+    sizes = [one for one in report.process_bytes if isinstance(one, int)]
+    if len(sizes) < 2:
+        return "the process", Unavailable("the system does not say"), ""
+    each = round((sizes[-1] - sizes[0]) / (len(sizes) - 1))
+    explained = sum(one.bytes_per_run for one in report.growths if "cuda" not in one.device)
+    return "the process", each, f"{bytes_text(explained, signed=True)} of it explained above"
+
+
+def _notes(report: LeakReport) -> Iterator[str]:
+    if isinstance(report.collected_bytes, int):
+        yield f"gc.collect() at the end freed {bytes_text(report.collected_bytes)}."
+    elif any(one.state == "garbage" for one in report.growths):
+        yield "Nothing was collected; with --collect the end says what gc.collect() frees."
+    if report.error:
+        yield f"{report.error} ended it after {report.n + report.n_warmup} whole repetitions."
+    yield from report.notes

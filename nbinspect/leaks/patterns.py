@@ -1,0 +1,293 @@
+"""The known ways to make memory grow: what each looks like, and the line that mends it."""
+
+from __future__ import annotations
+
+import linecache
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from nbinspect import notebook
+from nbinspect.holders import Claim
+from nbinspect.memory.waste import is_assignable
+from nbinspect.ops import Site
+from nbinspect.referrers.records import ReferenceReport
+
+MODELS = {"PARAMETER", "BUFFER", "OPTIMIZER_STATE"}
+CLEARED = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"}
+IN_FRAME = re.compile(r"^frame .*?, variable ")
+SMALL_PART = 0.5  # a view that uses less of its storage keeps the rest for nothing
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What is known of something that grows.
+
+    Attributes:
+        holder: what keeps it.
+        container: the built-in type whose items keep it, "" if the holder has one name for it all.
+        kinds: bytes by holder kind.
+        claims: who is charged with parts of it.
+        state: live, garbage or uncollectable.
+        used_fraction: how much of the storages is used by the tensors over them.
+        is_scalar: what the holder has under its own name is one number.
+        sites: the lines that allocated it.
+        report: who keeps one tensor of it.
+    """
+
+    holder: str
+    container: str
+    kinds: dict[str, int]
+    claims: tuple[Claim, ...]
+    state: str
+    used_fraction: float
+    is_scalar: bool
+    sites: tuple[Site, ...]
+    report: ReferenceReport
+
+    @property
+    def name(self) -> str:
+        """The holder as its own code calls it."""
+        return IN_FRAME.sub("", self.holder)
+
+    @property
+    def chain(self) -> str:
+        """One chain of references, "" if there is none."""
+        return str(self.report.chains[0]) if self.report.chains else ""
+
+
+class Pattern(NamedTuple):
+    """A known mistake, what to do from now on, and the line that lets go of what has grown."""
+
+    name: str
+    advice: str
+    code: str = ""
+
+
+def recognised(evidence: Evidence) -> Pattern:
+    """Give the first pattern that fits; the last one always does."""
+    return next(found for rule in RULES if (found := rule(evidence)) is not None)
+
+
+def sentence(pattern: Pattern) -> str:
+    """Put advice and code together."""
+    if not pattern.code:
+        return pattern.advice
+    return f"{pattern.advice} `{pattern.code}` lets go of what there is."
+
+
+def _uncollectable(one: Evidence) -> Pattern | None:
+    if one.state != "uncollectable":
+        return None
+    if ".grad" in one.chain or not one.chain:
+        advice = (
+            "A tensor holds its gradient, whose graph holds the tensor: use `torch.autograd.grad(..., "
+            "create_graph=True)` instead of `backward(create_graph=True)`, or set `.grad = None` "
+            "after each step."
+        )
+        return Pattern("backward with create_graph", advice)
+    advice = (
+        "A node of the graph keeps its own output as an attribute of `ctx`: hand it to "
+        "`ctx.save_for_backward` instead."
+    )
+    return Pattern("output kept on ctx", advice)
+
+
+def _self_cycle(one: Evidence) -> Pattern | None:
+    if one.state != "garbage":
+        return None
+    whose = one.name.partition(".")[0]
+    advice = (
+        f"`{whose}` refers to itself, so it dies only when Python's collector runs, which knows "
+        "nothing of the memory of tensors: keep one of the references weak (`weakref.WeakMethod`, "
+        "`weakref.proxy`), or break it when done."
+    )
+    return Pattern("cycle of objects", advice, "import gc; gc.collect()")
+
+
+def _kept_error(one: Evidence) -> Pattern | None:
+    if _main(one) != "TRACEBACK" and not re.search(r", frame |\bframe \w", one.holder + one.chain):
+        return None
+    if _main(one) == "FRAME" or not one.report.code:
+        return None
+    code = one.report.code if not one.container else _cleared(one)
+    advice = "Keep the text of an error, `str(error)`, instead of the error with its calls."
+    return Pattern("errors kept with their calls", advice, code)
+
+
+def _displayed(one: Evidence) -> Pattern | None:
+    if "OUT_HISTORY" not in one.kinds or _main(one) != "OUT_HISTORY":
+        return None
+    advice = "IPython keeps every value that a cell ends with: end the line with `;`."
+    code = (
+        "get_ipython().displayhook.flush(); "
+        "get_ipython().push(dict.fromkeys(('_', '__', '___'), ''), interactive=False)"
+    )
+    return Pattern("values kept in Out", advice, code)
+
+
+def _hook(one: Evidence) -> Pattern | None:
+    if not (_main(one) == "HOOK" or "hook " in one.chain or "hook " in one.holder):
+        if not one.container or not _is_hooks(one.holder):
+            return None
+        advice = (
+            f"A hook adds to `{one.name}` at each call: keep the latest only, or `.item()` of it."
+        )
+        return Pattern("hook that stores tensors", advice, _cleared(one))
+    advice = "A hook stores what passes through it: take it off with `handle.remove()` when done."
+    return Pattern("hook that stores tensors", advice, one.report.code)
+
+
+def _cached(one: Evidence) -> Pattern | None:
+    text = one.holder + one.chain
+    if "lru_cache of " not in text:
+        return None
+    found = re.search(r"lru_cache of ([\w.]+)", text)
+    named = found[1] if found else ""
+    advice = (
+        f"The cache of `{named}` belongs to the class, and its keys hold every instance: cache on "
+        "the instance, or give it a small `maxsize`."
+    )
+    code = one.report.code or (f"{named}.cache_clear()" if is_assignable(named) else "")
+    return Pattern("lru_cache on a method", advice, code)
+
+
+def _on_ctx(one: Evidence) -> Pattern | None:
+    reasons = [claim.why for claim in one.claims]
+    found = [why for why in reasons if why.startswith("attribute ")]
+    if not found or any(why.startswith("saved by") for why in reasons):
+        return None
+    name, _, node = found[0].removeprefix("attribute ").partition(" of ")
+    advice = (
+        f"`{node}` keeps `ctx.{name}`, which backward does not release: hand it to "
+        "`ctx.save_for_backward`."
+    )
+    return Pattern("plain attribute on ctx", advice, _detached(one))
+
+
+def _graph(one: Evidence) -> Pattern | None:
+    if "SAVED_FOR_BACKWARD" not in one.kinds or _main(one) in MODELS:
+        return None
+    retained = ""
+    if _says(one.sites, "retain_graph=True"):
+        retained = " Drop `retain_graph=True` but where backward really runs twice."
+    if one.container:
+        keep = "`.item()`" if one.is_scalar else "`.detach()`"
+        advice = f"`{one.name}` keeps the graph behind each item: append {keep} of it.{retained}"
+        name = "retain_graph" if retained else "loss or outputs kept with their graphs"
+        return Pattern(name, advice, _detached(one))
+    if one.is_scalar:
+        advice = (
+            f"`{one.name}` carries the graphs of all that was added to it: add `.item()`.{retained}"
+        )
+        return Pattern("running total with its graph", advice, _detached(one))
+    advice = (
+        f"`{one.name}` carries the graph of every earlier repetition: start each with "
+        f"`{one.name}.detach()`.{retained}"
+    )
+    return Pattern("state not detached", advice, _detached(one))
+
+
+def _models(one: Evidence) -> Pattern | None:
+    if _main(one) not in MODELS:
+        return None
+    advice = (
+        f"`{one.name}` keeps a whole model or optimizer of each repetition: keep its score, or "
+        "save its `state_dict()` to a file."
+    )
+    return Pattern("a model of each repetition", advice, _cleared(one))
+
+
+def _views(one: Evidence) -> Pattern | None:
+    if one.used_fraction > SMALL_PART or not one.container:
+        return None
+    advice = f"What `{one.name}` holds are views that keep larger tensors whole: append `.clone()`."
+    return Pattern("views that keep whole tensors", advice, _each(one, "clone"))
+
+
+def _kept(one: Evidence) -> Pattern | None:
+    if not one.container:
+        return None
+    advice = f"`{one.name}` gets longer each time: keep numbers (`.item()`), or only the last few."
+    root = notebook.user_namespace().get(one.holder.partition(".")[0])
+    if isinstance(root, type):
+        advice += " It belongs to the class, so no instance takes it along when it goes."
+    return Pattern("tensors kept", advice, _cleared(one))
+
+
+def _other(one: Evidence) -> Pattern:
+    if one.report.chains and one.holder != str(one.report.chains[0]) and is_assignable(one.holder):
+        advice = f"`{one.name}` leads to one more each time: cut the chain of objects somewhere."
+        return Pattern("chain of objects", advice, f"del {one.holder}")
+    return Pattern("", "Let it go, or replace it instead of adding to it.", one.report.code)
+
+
+RULES: tuple[Callable[[Evidence], Pattern | None], ...] = (
+    _uncollectable,
+    _self_cycle,
+    _displayed,
+    _cached,
+    _hook,
+    _kept_error,
+    _on_ctx,
+    _graph,
+    _models,
+    _views,
+    _kept,
+    _other,
+)
+
+
+def _main(one: Evidence) -> str:
+    """Give the holder kind with the most bytes."""
+    return max(one.kinds, key=lambda kind: one.kinds[kind])
+
+
+def _cleared(one: Evidence) -> str:
+    """Give the line that empties the holder."""
+    if one.container in CLEARED and is_assignable(one.holder):
+        return f"{one.holder}.clear()"
+    return one.report.code
+
+
+def _detached(one: Evidence) -> str:
+    if one.container:
+        return _each(one, "detach")
+    return f"{one.holder} = {one.holder}.detach()" if is_assignable(one.holder) else one.report.code
+
+
+def _each(one: Evidence, method: str) -> str:
+    """Give the line that puts the result of a method in each item's place."""
+    owners = {claim.owner for claim in one.claims if claim.kind == "VARIABLE"}
+    direct = any(re.fullmatch(r"\[[^][]+\]", owner.removeprefix(one.holder)) for owner in owners)
+    if not is_assignable(one.holder) or not direct:
+        return _cleared(one)
+    if one.container == "list":
+        return f"{one.holder}[:] = [one.{method}() for one in {one.holder}]"
+    if one.container == "dict":
+        items = f"{one.holder}.items()"
+        return f"{one.holder}.update({{key: one.{method}() for key, one in {items}}})"
+    return _cleared(one)
+
+
+def _source(site: Site) -> str:
+    """Give the source of the function or cell that a line is in."""
+    if site is None:
+        return ""
+    code, _ = site
+    lines = [line for _, _, line in code.co_lines() if line]
+    last = max(lines, default=code.co_firstlineno)
+    return "".join(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last])
+
+
+def _says(sites: Iterable[Site], text: str) -> bool:
+    return any(text in _source(site).replace(" ", "") for site in sites)
+
+
+def _is_hooks(holder: str) -> bool:
+    """Say whether some live module calls a hook that speaks of the holder by name."""
+    from nbinspect.leaks.hooks import hook_codes
+
+    names = set(re.findall(r"\w+", holder))
+    return any(names & {*code.co_names, *code.co_freevars} for code in hook_codes())
