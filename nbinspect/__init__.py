@@ -34,6 +34,7 @@ if typing.TYPE_CHECKING:
         OutOfMemory,
         PinnedFrame,
         TracebackMemory,
+    )
     from nbinspect.memory import gpumem, memwatch
     from nbinspect.memory.records import DeviceMemory, MemoryDiff, MemoryReport, MemorySnapshot
     from nbinspect.numerics.error import NonFiniteError
