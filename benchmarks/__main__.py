@@ -1,4 +1,4 @@
-"""``python -m benchmarks [memory|census|references|graphs|live|load|render ...] [--quick] [--write]``."""
+"""``python -m benchmarks [QUESTION ...] [--quick] [--write]``."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from benchmarks import (
     rendering,
     steps,
 )
+from benchmarks.numerics import cost, peak, score
 from benchmarks.tables import Table
 
 Question = Callable[..., list[Table]]
@@ -30,6 +31,7 @@ QUESTIONS: dict[str, tuple[Question, ...]] = {
     "census": (census.tables, coverage.tables),
     "references": (references.tables,),
     "graphs": (graphs.tables,),
+    "numerics": (score.tables, cost.tables, peak.tables),
     "live": (live.tables,),
     "load": (loading.tables,),
     "render": (rendering.tables,),

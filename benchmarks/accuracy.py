@@ -6,13 +6,14 @@ import contextlib
 import gc
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from benchmarks.fresh import in_process
-from benchmarks.models import TRAININGS, make
+from benchmarks.models import TRAININGS, Training, make
 from benchmarks.steps import profiler
 from benchmarks.tables import Table
 
@@ -40,14 +41,25 @@ def by_profiler(model: str, n_warm: int, from_start: bool) -> int:
         n_warm: steps before that one.
         from_start: let the profiler see all of it, from before the model was made.
     """
+    return peak_of(lambda: make(model), n_warm, from_start, contextlib.nullcontext)
+
+
+def peak_of(
+    make_one: Callable[[], Training],
+    n_warm: int,
+    from_start: bool,
+    watch: Callable[[], contextlib.AbstractContextManager[Any]],
+) -> int:
+    """Give the same for a training that is made here, under a watch that is open all the time."""
     with profiler(None) if from_start else contextlib.nullcontext() as whole:
-        training = make(model)
-        for _ in range(n_warm):
-            training.step()
-        gc.collect()
-        own = contextlib.nullcontext(whole) if from_start else profiler(training)
-        with own as recorded, torch.profiler.record_function(MARK):
-            training.step()
+        training = make_one()
+        with watch():
+            for _ in range(n_warm):
+                training.step()
+            gc.collect()
+            own = contextlib.nullcontext(whole) if from_start else profiler(training)
+            with own as recorded, torch.profiler.record_function(MARK):
+                training.step()
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "trace.json"
         recorded.export_chrome_trace(str(file))

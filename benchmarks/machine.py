@@ -23,6 +23,8 @@ DISTRIBUTIONS = (
     "pytorch_memlab",
     "torchview",
     "torchviz",
+    "torchlens",
+    "transformers",
 )
 
 
