@@ -11,6 +11,6 @@ import pytest
 @pytest.fixture
 def assert_no_growth() -> Callable[..., AbstractContextManager[None]]:
     """Give the context manager, to be called: what its block leaves behind fails the test."""
-    import nbinspect
+    from nbinspect.leaks import assertion  # torch is imported when a test asks for it
 
-    return nbinspect.assert_no_growth
+    return assertion.assert_no_growth
