@@ -323,7 +323,7 @@ class GraphEdge:
 
 @dataclass(frozen=True, slots=True)
 class Graph:
-    """Boxes and arrows; roots on top, arrows downwards.
+    """Boxes and arrows; roots on top, arrows downwards, unless it goes across.
 
     Attributes:
         title: what is drawn.
@@ -331,6 +331,7 @@ class Graph:
         edges: the arrows.
         frames: frames around boxes; each comes before those that are in it.
         scale: what the colour of boxes stands for, None if they have none.
+        across: drawn from left to right, as what happens one after the other is read.
     """
 
     title: str
@@ -338,6 +339,7 @@ class Graph:
     edges: tuple[GraphEdge, ...]
     frames: tuple[GraphFrame, ...] = ()
     scale: HeatScale | None = None
+    across: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from nbinspect import notebook
-from nbinspect.numerics.phrasing import at_index, count, number, operand_text, wrapped
+from nbinspect.numerics.phrasing import (
+    at_index,
+    count,
+    number,
+    operand_text,
+    rewritten,
+    wrapped,
+)
 from nbinspect.numerics.records import Operand
 
 if TYPE_CHECKING:
@@ -203,6 +210,10 @@ def _range(operand: Operand) -> str:
     )
 
 
+def _upper(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
 def _with_history(cause: Cause, seen: Seen) -> Cause:
     """Add how the loss ran away before, which makes the step size the likeliest cause."""
     sizes = [abs(value) for _, value in seen.losses if math.isfinite(value) and value]
@@ -234,3 +245,17 @@ def zeros(operand: Operand | None, seen: Seen) -> str:
 def text_of(seen: Seen, base: str) -> str:
     """Give the user's operand, ready to be put before a dot or after a sign."""
     return wrapped(seen.user(base))
+
+
+def with_operand(seen: Seen, base: str, better: str, otherwise: str) -> str:
+    """Give the user's line with a better operand, else advice.
+
+    Args:
+        seen: the event.
+        base: the operation whose operand is meant.
+        better: what to put in its place, with ``{x}`` for what stands there.
+        otherwise: the advice, likewise.
+    """
+    x = seen.user(base)
+    line = rewritten(seen.line, seen.source, seen.user(base, ""), better.format(x=wrapped(x)))
+    return line or otherwise.format(x=wrapped(x))

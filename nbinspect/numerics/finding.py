@@ -6,7 +6,7 @@ import math
 import sys
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -65,7 +65,6 @@ class _Case:
     end: str  # that tensor's name
     names: dict[str, dict[int, str]] = field(default_factory=dict)
     n_of: dict[str, int] = field(default_factory=dict)
-    written: tuple[str, ...] = ()
 
 
 class Findings:
@@ -93,6 +92,7 @@ class Findings:
         self._fresh: list[_Case] = []
         self._of_loss: _Case | None = None  # the case of the loss whose backward ran last
         self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
+        self._old_buffers: dict[int, int] = {}
         self._buffers: dict[tuple[int, str], _Buffer] = {}
 
     def __len__(self) -> int:
@@ -150,10 +150,21 @@ class Findings:
         return made
 
     def bad_buffers(self) -> list[Bad]:
-        """Look at the buffers of the modules that the user has names for."""
-        found = self.buffers()
+        """Look at the buffers of the modules that the user has names for.
+
+        One that was bad before the watch began, and that nothing has read since, is no news.
+        """
+        found = [
+            one
+            for one in self.buffers()
+            if self._old_buffers.get(id(one)) != one._version or self._flow.event_of(one)  # noqa: SLF001 - documented
+        ]
         meant = {id(one) for one in bad_ones(found) if not flags(one)[0] and is_mask(one)}
         return self.bad("buffer", [one for one in found if id(one) not in meant])
+
+    def note_old_buffers(self) -> None:
+        """Remember which buffers are bad already."""
+        self._old_buffers = {id(one): one._version for one in bad_ones(self.buffers())}  # noqa: SLF001 - documented
 
     def buffers(self) -> list[torch.Tensor]:
         """Give the buffers of the modules that the user has names for."""
@@ -281,9 +292,9 @@ class Findings:
 
     def _unseen(self, bad: Bad, optimizer: Optimizer | None) -> Event:
         """Stand in for what no operation was seen to make."""
-        is_leaf = bad.place in {"parameter", "buffer"} and optimizer is None
+        is_leaf = bad.place == "buffer" or (bad.place == "parameter" and optimizer is None)
         phase = "leaf" if is_leaf else "backward" if bad.place == "grad" else "forward"
-        if optimizer is not None:
+        if optimizer is not None and not is_leaf:
             phase = "optimizer"
         where = NOWHERE if is_leaf else spot(sys._getframe())
         op = "leaf" if is_leaf else "unknown"
@@ -296,16 +307,6 @@ class Findings:
         """Give the findings that are new since the last time."""
         cases, self._fresh = self._fresh, []
         return [self._finding(case) for case in cases]
-
-    def mark_written(self, parameters: Iterable[torch.Tensor]) -> None:
-        """Note for faults of the optimizer itself which parameters it has already written."""
-        cases = [case for case in self._fresh if case.origin.phase == "optimizer"]
-        if cases:
-            names = Names()
-            names.close()
-            written = tuple(names(one) or describe(one) for one in parameters)
-            for case in cases:
-                case.written = written
 
     # Records.
 
@@ -349,6 +350,7 @@ class Findings:
         n_of = case.n_of if case else {}
         cause = explain(event, tuple(self.losses))
         places = [place for place in REACHES if place in names]
+        is_optimizers = event.phase == "optimizer"
         return NanFinding(
             op=event.op,
             phase=event.phase,
@@ -375,7 +377,7 @@ class Findings:
             n_seen=self._flow.counts.get(event.key, 1),
             absorbed_by="" if names else event.absorber,
             alarming=not names and is_alarming(event),
-            written=case.written if case else (),
+            written=tuple(names.get("parameter", {}).values()) if is_optimizers else (),
         )
 
 

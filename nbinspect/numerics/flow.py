@@ -21,6 +21,7 @@ from nbinspect.numerics.check import PLAIN, WIDE, can_be_bad, dense_parts, flags
 from nbinspect.numerics.deferred import Deferred
 from nbinspect.numerics.events import Circumstances, Event, Place, judged, numbers_in, unseen
 from nbinspect.numerics.operands import first_bad, operand, operands
+from nbinspect.numerics.phrasing import labelled
 from nbinspect.numerics.plans import Plan, plan, written_values
 from nbinspect.numerics.sites import NOWHERE, ForwardSites, Spot, runs_users_code, spot
 from nbinspect.ops import ModuleNames
@@ -338,10 +339,19 @@ class Flow:
                 nan, inf = (known.shows_nan, known.shows_inf) if known else (False, False)
             else:
                 nan, inf = self._flags(one)
+            if (nan or inf) and known is None and _is_number(one) and self._writes_plain(call):
+                continue  # a number that the code writes: the operation is the origin
             if nan or inf:
                 event = known or self._leaf(one, (nan, inf), call, place, id(one) in overwritten)
                 found.append(_Source(one, nan, inf, event))
         return found
+
+    def _writes_plain(self, call: _Call) -> bool:
+        """Say whether an operation writes to something that is no parameter, also by its `.data`."""
+        trained = {_key(one) for one in self.known_leaves()}
+        return all(
+            _key(one) not in trained and "." not in self._name_of(one) for one in call.written()
+        )
 
     def _leaf(
         self, tensor: torch.Tensor, known: tuple[bool, bool], call: _Call, place: Place, gone: bool
@@ -390,7 +400,7 @@ class Flow:
         return judged(seen, [(one.event, one.shows_nan) for one in sources], shows_nan=shows_nan)
 
     def _circumstances(self, call: _Call, place: Place) -> Circumstances:
-        numbers = tuple(numbers_in((call.args, call.kwargs)))
+        numbers = (*numbers_in((call.args, call.kwargs)), *_written_numbers(call))
         return Circumstances(call.plan, place, self.step, self.n_ops, numbers, self._number)
 
     def _known_or_new(self, event: Event) -> Event:
@@ -411,7 +421,9 @@ class Flow:
             event.n_values = bad[0].numel()
             written = {id(one) for one in call.written()}
             before = operands(call.func, call.args, call.kwargs, written, event.at)
-            event.operands = (*before, operand("result", bad[0], event.at))
+            found = (*before, operand("result", bad[0], event.at))
+            source = event.spot.source if event.node is None else ""
+            event.operands = labelled(found, event.base, source)
             if event.phase != "backward":
                 self._open.add(id(event))
         else:
@@ -457,6 +469,23 @@ def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
         return tensor._version, tensor.shape, tensor.storage_offset(), tensor.stride()  # noqa: SLF001 - documented in torch's notes on in-place operations
     except Exception:  # sparse, nested, made in inference mode
         return (object(),)
+
+
+def _is_number(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor is a single number that nobody has a use for but one operation."""
+    return tensor.dim() == 0 and tensor.device.type == "cpu" and not tensor.requires_grad
+
+
+def _written_numbers(call: _Call) -> Iterator[float]:
+    """Yield the numbers that an operation writes somewhere, which torch wraps as tensors first."""
+    if call.plan.written and call.plan.base in {"copy", "fill", "index_put", "masked_fill"}:
+        for one in call.tensors():
+            if _is_number(one) and can_be_bad(one):
+                yield float(one)
+
+
+def _key(tensor: torch.Tensor) -> int:
+    return next((_torch.handle(storage) for storage in _storages(tensor)), -id(tensor))
 
 
 def is_mask(tensor: torch.Tensor) -> bool:

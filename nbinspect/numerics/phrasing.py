@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import math
 
+from nbinspect.blocks import Code, Span
 from nbinspect.numerics.records import Operand
 
 _SAME_AS = {
@@ -20,8 +22,10 @@ _SAME_AS = {
 
 def number(value: float) -> str:
     """Write a number as one reads it: 65504, 0.001, 7.2e+38."""
-    if math.isnan(value) or math.isinf(value):
-        return str(value)
+    if math.isnan(value):
+        return "NaN"
+    if math.isinf(value):
+        return "Inf" if value > 0 else "-Inf"
     if value == int(value) and abs(value) < 1e7:
         return str(int(value))
     return f"{value:.4g}"
@@ -39,10 +43,61 @@ def at_index(index: tuple[int, ...] | None) -> str:
 
 def count(n: int, operand: Operand, what: str) -> str:
     """Write ``4 of 16 values of `other` are 0``."""
+    name = name_of(operand)
     if operand.n_values == 1:
-        return f"`{operand.name}` is {what}"
+        return f"{name} is {what}"
     verb = "is" if n == 1 else "are"
-    return f"{n:,} of {operand.n_values:,} values of `{operand.name}` {verb} {what}"
+    return f"{n:,} of {operand.n_values:,} values of {name} {verb} {what}"
+
+
+def name_of(operand: Operand) -> str:
+    """Name an operand inside a sentence: code in backticks, words as they are."""
+    if operand.label in _WORDS:
+        return f"the {operand.label}"
+    return f"`{operand.words}`"
+
+
+_DIVISION = {"self": "dividend", "other": "divisor"}
+_PRODUCT = {"self": "left factor", "other": "right factor", "mat2": "right factor"}
+_AFFINE = {
+    "self": "bias",
+    "mat1": "input",
+    "mat2": "weight",
+    "batch1": "left factor",
+    "batch2": "right factor",
+}
+_ROLES = {
+    "div": _DIVISION,
+    "true_divide": _DIVISION,
+    "mul": _PRODUCT,
+    "mm": _PRODUCT,
+    "bmm": _PRODUCT,
+    "addmm": _AFFINE,
+    "baddbmm": _AFFINE,
+    "addcdiv": {"self": "parameter", "tensor1": "numerator", "tensor2": "denominator"},
+    "nll_loss_forward": {"self": "log-probabilities", "target": "labels"},
+}
+_UNARY = {"self": "input", "result": "result"}
+_WORDS = frozenset(word for roles in (*_ROLES.values(), _UNARY) for word in roles.values())
+
+
+def labelled(found: tuple[Operand, ...], base: str, source: str) -> tuple[Operand, ...]:
+    """Give operands the names that the reader knows them by.
+
+    Args:
+        found: the operands.
+        base: the operation, e.g. ``div``.
+        source: the user's expression that ran it; "" for an operation of backward.
+    """
+    main = "other" if base in _RIGHT and base != "reciprocal" else "self"
+    text = operand_text(source, base) if source else ""
+    roles = {**_UNARY, **_ROLES.get(base, {})}
+    return tuple(
+        dataclasses.replace(
+            one, label=text if one.name == main and text else roles.get(one.name, "")
+        )
+        for one in found
+    )
 
 
 _MODULES = frozenset({"torch", "F", "functional", "special", "linalg", "nn", "np"})
@@ -70,7 +125,9 @@ def operand_text(source: str, base: str) -> str:
         found = [
             one for node in ast.walk(tree) if (one := _operand(node, _names(base))) is not None
         ]
-        return ast.unparse(found[0]) if len(found) == 1 else ""
+        if len(found) != 1:
+            return ""
+        return ast.get_source_segment(text.strip(), found[0]) or ast.unparse(found[0])
     return ""
 
 
@@ -109,3 +166,43 @@ def wrapped(text: str) -> str:
         return f"({text})"
     simple = isinstance(tree, ast.Name | ast.Attribute | ast.Call | ast.Subscript)
     return text if simple else f"({text})"
+
+
+def rewritten(line: str, source: str, operand: str, better: str) -> str:
+    """Put a better operand into the user's line.
+
+    Args:
+        line: the line.
+        source: the expression in it that is meant, "" for the whole line.
+        operand: the operand as it stands there.
+        better: what to put there.
+
+    Returns:
+        The new line, "" if it is not clear where the operand stands.
+    """
+    place = source if source and line.count(source) == 1 else line
+    if not operand or place.count(operand) != 1:
+        return ""
+    if better.startswith("(") and place.count(f"({operand})") == 1:
+        operand = f"({operand})"  # its own brackets would be doubled
+    new = line.replace(place, place.replace(operand, better))
+    try:
+        ast.parse(new)
+    except SyntaxError:
+        return ""
+    return new
+
+
+def is_code(text: str) -> bool:
+    """Say whether a mend is a line to paste, rather than advice in words."""
+    try:
+        ast.parse(text)
+    except SyntaxError:
+        return False
+    return not text.isidentifier()
+
+
+def spans_of(text: str) -> tuple[Span, ...]:
+    """Split a sentence at its backticks into words and code."""
+    parts = text.split("`")
+    return tuple(Code(one) if i % 2 else one for i, one in enumerate(parts) if one)

@@ -27,6 +27,7 @@ class Operand:
         excerpt: up to seven values along the last dimension, around the first bad one.
         at_excerpt: which of them is the one at the first bad index.
         missing: why the values are not known, None if they are.
+        label: the user's own expression for it, or what it is in words, e.g. ``divisor``.
     """
 
     name: str
@@ -41,6 +42,12 @@ class Operand:
     excerpt: tuple[float, ...] = ()
     at_excerpt: int = 0
     missing: Unavailable | None = None
+    label: str = ""
+
+    @property
+    def words(self) -> str:
+        """What the reader calls it: the label, else the name."""
+        return self.label or self.name
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbinspect.numerics.causes import Cause, Rule, Seen, text_of
+from nbinspect.numerics.causes import Cause, Rule, Seen, with_operand
 from nbinspect.numerics.phrasing import at_index, count
 from nbinspect.numerics.records import Operand
 
@@ -13,6 +13,9 @@ def _zero_among(seen: Seen) -> Operand | None:
         if one.n_zero and one.name in {"other", "self", "tensor2"} and one.at in (0, None):
             return one
     return None
+
+
+_INSIDE = "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"
 
 
 def slope(at: str, formula: str, mend: str, *, name: str) -> Rule:
@@ -33,7 +36,7 @@ def slope(at: str, formula: str, mend: str, *, name: str) -> Rule:
         return Cause(
             f"The gradient of `{name}` at {at} is {formula}, and Inf * 0 is NaN as soon as the next "
             f"factor is 0.{many}",
-            mend.format(x=text_of(seen, name)),
+            with_operand(seen, name, mend, mend),
             certain=True,
         )
 
@@ -48,7 +51,7 @@ def divided_by_zero(seen: Seen) -> Cause | None:
     return Cause(
         f"The gradient of a division is divided by the divisor again, and {count(zero.n_zero, zero, '0')}"
         f"{at_index(seen.event.at)}. `torch.where` after the division does not help: backward goes through it.",
-        f"divide by {text_of(seen, 'div')}.clamp(min=1e-6)",
+        with_operand(seen, "div", "{x}.clamp(min=1e-6)", "divide by {x}.clamp(min=1e-6)"),
         certain=True,
     )
 
@@ -61,7 +64,7 @@ def power_at_zero(seen: Seen) -> Cause | None:
     return Cause(
         f"The gradient of x ** p is p * x ** (p - 1), which is infinite at 0 for p below 1: "
         f"{count(zero.n_zero, zero, '0')}{at_index(seen.event.at)}.",
-        f"{text_of(seen, 'pow')}.clamp(min=1e-12), or add a small epsilon",
+        with_operand(seen, "pow", "{x}.clamp(min=1e-12)", "{x}.clamp(min=1e-12)"),
         certain=True,
     )
 
@@ -79,40 +82,25 @@ def all_minus_inf(seen: Seen) -> Cause | None:
 
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "sqrt": (
-        slope(
-            "0",
-            "1 / (2 * 0) = Inf",
-            "({x} + 1e-12).sqrt(), or torch.linalg.vector_norm for a length",
-            name="sqrt",
-        ),
-    ),
-    "rsqrt": (slope("0", "-0.5 * 0 ** -1.5 = -Inf", "({x} + 1e-6).rsqrt()", name="rsqrt"),),
-    "log": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12).log()", name="log"),),
-    "log2": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12).log2()", name="log2"),),
-    "log10": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12).log10()", name="log10"),),
+    "sqrt": (slope("0", "1 / (2 * 0) = Inf", "({x} + 1e-12)", name="sqrt"),),
+    "rsqrt": (slope("0", "-0.5 * 0 ** -1.5 = -Inf", "({x} + 1e-6)", name="rsqrt"),),
+    "log": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12)", name="log"),),
+    "log2": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12)", name="log2"),),
+    "log10": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12)", name="log10"),),
     "log1p": (
-        slope(
-            "-1",
-            "1 / 0 = Inf",
-            "{x}.clamp(min=-1 + torch.finfo({x}.dtype).eps), which is not rounded away in this type",
-            name="log1p",
-        ),
+        slope("-1", "1 / 0 = Inf", "{x}.clamp(min=-1 + torch.finfo({x}.dtype).eps)", name="log1p"),
     ),
-    "acos": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).acos()", name="acos"),),
-    "asin": (slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).asin()", name="asin"),),
-    "atanh": (
-        slope("1 or -1", "infinite", "{x}.clamp(-1 + 1e-6, 1 - 1e-6).atanh()", name="atanh"),
-    ),
-    "acosh": (slope("1", "infinite", "{x}.clamp(min=1 + 1e-6).acosh()", name="acosh"),),
-    "logit": (slope("0 or 1", "infinite", "torch.logit({x}, eps=1e-6)", name="logit"),),
+    "xlogy": (slope("0", "log(0) + 1 = -Inf", "{x}.clamp(min=1e-12)", name="xlogy"),),
+    "acos": (slope("1 or -1", "infinite", _INSIDE, name="acos"),),
+    "asin": (slope("1 or -1", "infinite", _INSIDE, name="asin"),),
+    "atanh": (slope("1 or -1", "infinite", _INSIDE, name="atanh"),),
+    "acosh": (slope("1", "infinite", "{x}.clamp(min=1 + 1e-6)", name="acosh"),),
+    "logit": (slope("0 or 1", "infinite", "{x}.clamp(1e-6, 1 - 1e-6)", name="logit"),),
     "reciprocal": (slope("0", "-1 / 0 = -Inf", "{x}.clamp(min=1e-6)", name="reciprocal"),),
     "div": (divided_by_zero,),
     "pow": (power_at_zero,),
-    "norm": (slope("0", "0 / 0", "torch.linalg.vector_norm({x})", name="norm"),),
-    "cdist": (
-        slope("0", "0 / 0", "torch.cdist(...) on points that differ, or add 1e-12", name="cdist"),
-    ),
+    "norm": (slope("0", "0 / 0", "({x} + 1e-12)", name="norm"),),
+    "cdist": (slope("0", "0 / 0", "({x} + 1e-12)", name="cdist"),),
     "logsumexp": (all_minus_inf,),
     "logsoftmax": (all_minus_inf,),
     "softmax": (all_minus_inf,),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-from nbinspect.numerics.causes import Cause, Rule, Seen, text_of, zeros
-from nbinspect.numerics.phrasing import at_index, count, number
+from nbinspect.numerics.causes import Cause, Rule, Seen, text_of, with_operand, zeros
+from nbinspect.numerics.phrasing import at_index, count, name_of, number
 from nbinspect.numerics.records import Operand
 
 _TINY = {"float16": "6e-8", "bfloat16": "9e-41"}
@@ -29,12 +29,11 @@ def divided_by_zero(seen: Seen) -> Cause | None:
     if counts:
         return Cause(
             f"{what} The divisor, `{below}`, is 0: there was nothing to count or average.",
-            f"divide by {text_of(seen, 'div')}.clamp(min=1)",
+            with_operand(seen, "div", "{x}.clamp(min=1)", "divide by {x}.clamp(min=1)"),
             certain=True,
         )
-    return Cause(
-        f"{what} {found}", f"divide by {text_of(seen, 'div')}.clamp(min=1e-6)", certain=True
-    )
+    mend = with_operand(seen, "div", "{x}.clamp(min=1e-6)", "divide by {x}.clamp(min=1e-6)")
+    return Cause(f"{what} {found}", mend, certain=True)
 
 
 def divided_by_scalar_zero(seen: Seen) -> Cause | None:
@@ -50,12 +49,16 @@ def root_of_negative(seen: Seen) -> Cause | None:
     under = seen.arg("self")
     if under is None or under.low is None or under.low >= 0 or not seen.event.shows_nan:
         return None
-    x = text_of(seen, seen.event.base)
     return Cause(
         f"The root of a negative number is NaN. The smallest value under it is "
         f"{number(under.low)}{at_index(seen.event.at)}; rounding makes such values out of what is 0 "
         "on paper.",
-        f"{x}.clamp(min=0)" if seen.event.base == "sqrt" else f"{x}.clamp(min=1e-12)",
+        with_operand(
+            seen,
+            seen.event.base,
+            "{x}.clamp(min=0)" if seen.event.base == "sqrt" else "{x}.clamp(min=1e-12)",
+            "{x}.clamp(min=0)",
+        ),
         certain=True,
     )
 
@@ -69,13 +72,15 @@ def one_over_zero(seen: Seen) -> Cause | None:
     base = seen.event.base
     what = "1 / sqrt(0)" if base == "rsqrt" else "1 / 0"
     tiny = ""
-    mend = f"{text_of(seen, base)} + 1e-6 before it"
+    mend = with_operand(seen, base, "({x} + 1e-6)", "{x} + 1e-6 in its place")
     if seen.is_narrow:
         tiny = (
             f" In {seen.type_name} anything below {_TINY[seen.type_name]} is 0, so an epsilon of"
             " 1e-8 or 1e-12 adds nothing."
         )
-        mend = f"use an epsilon of at least 1e-5, or compute it in float32: {seen.user(base)} in .float()"
+        mend = with_operand(
+            seen, base, "{x}.float().clamp(min=1e-6)", "compute it in float32: {x}.float()"
+        )
     return Cause(f"{what} is Inf. {found}{tiny}", mend, certain=True)
 
 
@@ -86,7 +91,6 @@ def log_of_zero(seen: Seen) -> Cause | None:
     edge = -1.0 if base == "log1p" else 0.0
     if x is None or x.low is None or x.low > edge:
         return None
-    text = text_of(seen, base)
     if seen.event.shows_nan and x.low < edge:
         what = f"`{base}` has no value below {number(edge)}: the smallest is {number(x.low)}"
     else:
@@ -94,7 +98,9 @@ def log_of_zero(seen: Seen) -> Cause | None:
         if edge == 0:
             what += f": {count(x.n_zero, x, '0')}"
     epsilon = "torch.finfo(x.dtype).eps" if seen.is_narrow else "1e-12"
-    mend = f"{text}.clamp(min={epsilon if edge == 0 else '-1 + 1e-6'}).{base}()"
+    least = epsilon if edge == 0 else "-1 + 1e-6"
+    clamped = f"{{x}}.clamp(min={least})"
+    mend = with_operand(seen, base, clamped, f"{clamped}.{base}()")
     if "softmax" in seen.line:
         mend = "torch.log_softmax(x, dim), which never takes the log of 0"
     elif "sigmoid" in seen.line:
@@ -133,18 +139,17 @@ def pow_at_zero(seen: Seen) -> Cause | None:
     if base is None or exponent is None:
         return None
     power = exponent.at if exponent.n_values else _as_number(exponent.what)
-    text = text_of(seen, "pow")
     if base.n_zero and (power is None or power < 0) and seen.event.shows_inf:
         return Cause(
             f"0 to a negative power is Inf. {count(base.n_zero, base, '0')}.",
-            f"{text}.clamp(min=1e-6)",
+            with_operand(seen, "pow", "{x}.clamp(min=1e-6)", "{x}.clamp(min=1e-6)"),
             certain=True,
         )
     if base.low is not None and base.low < 0 and seen.event.shows_nan:
         return Cause(
             f"A negative number ({number(base.low)}) to the power of {exponent.what if power is None else number(power)}"
             " is NaN.",
-            f"{text}.clamp(min=0)",
+            with_operand(seen, "pow", "{x}.clamp(min=0)", "{x}.clamp(min=0)"),
             certain=True,
         )
     return None
@@ -179,7 +184,7 @@ def outside_of(low: float, high: float, mend: str) -> Rule:
         )
         return Cause(
             f"{what}{at_index(seen.event.at)}. Rounding is enough to get there.",
-            mend.format(x=text_of(seen, name)),
+            with_operand(seen, name, mend, mend),
             certain=True,
         )
 
@@ -220,7 +225,7 @@ def zero_times_inf(seen: Seen) -> Cause | None:
     if "log" in seen.line and ("exp" in seen.line or "prob" in seen.line or "softmax" in seen.line):
         mend = "torch.special.entr(prob), which is 0 where the probability is 0; or torch.xlogy"
     return Cause(
-        f"0 * Inf is NaN: {_infinite(infinite[0])}, and `{others[0].name}` is 0 there"
+        f"0 * Inf is NaN: {_infinite(infinite[0])}, and {name_of(others[0])} is 0 there"
         f"{at_index(seen.event.at)}.",
         mend,
         certain=True,
@@ -395,7 +400,7 @@ def overflow(seen: Seen) -> Cause | None:
         return None
     name = seen.event.op.rpartition(".")[2].strip("_")
     sizes = ", ".join(
-        f"`{each.name}` up to {number(max(abs(each.low or 0), abs(each.high or 0)))}"
+        f"{name_of(each)} up to {number(max(abs(each.low or 0), abs(each.high or 0)))}"
         for each in seen.tensors()[:2]
     )
     if seen.event.phase == "optimizer":
@@ -444,7 +449,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "atanh": (outside_of(-1, 1, _CLAMP),),
     "erfinv": (outside_of(-1, 1, _CLAMP),),
     "acosh": (outside_of(1, math.inf, "{x}.clamp(min=1 + 1e-6)"),),
-    "logit": (outside_of(0, 1, "torch.logit({x}, eps=1e-6)"),),
+    "logit": (outside_of(0, 1, "{x}.clamp(1e-6, 1 - 1e-6)"),),
     "softmax": (softmax_of_masked_row,),
     "log_softmax": (softmax_of_masked_row,),
     "logsumexp": (softmax_of_masked_row,),

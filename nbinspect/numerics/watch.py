@@ -143,6 +143,8 @@ class NanWatch:
                 undo.callback(self._stream.__exit__)
             self._undo = undo.pop_all()
         self._on = True
+        with looking():
+            self._findings.note_old_buffers()
         self._pin()
         return self
 
@@ -232,8 +234,6 @@ class NanWatch:
                 if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
                     found += self._findings.bad_buffers()
             self._take(found, "", optimizer)
-            if found:
-                self._findings.mark_written(parameters(optimizer))
             self._settle()
         self._next_step()
 
@@ -360,7 +360,8 @@ class NanWatch:
             self._flow.read_verdicts()
             self._findings.learn_buffers()
             found = self._findings.bad_buffers()
-            if not self._steps.scaled and not self._findings.last_skipped:
+            owned = self._steps.scaled or self._findings.last_skipped  # by a GradScaler
+            if self._findings.n_backwards and not owned:
                 found += self._bad_gradients(self._leaves())
             found += self._findings.bad("parameter", self._leaves())
             outcome = Outcome(says=_AT_END) if self._light else None

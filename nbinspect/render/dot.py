@@ -64,7 +64,8 @@ def to_dot(graph: Graph, columns: int = NARROW) -> str:
     """
     import graphviz
 
-    dot = graphviz.Digraph("nbinspect", graph_attr=GRAPH, node_attr=NODE, edge_attr=EDGE)
+    attributes = GRAPH | ({"rankdir": "LR"} if graph.across else {})
+    dot = graphviz.Digraph("nbinspect", graph_attr=attributes, node_attr=NODE, edge_attr=EDGE)
     ids = {node.key: f"n{n}" for n, node in enumerate(graph.nodes)}
     for n, node in enumerate(graph.nodes):
         _add_node(dot, f"n{n}", node, columns)

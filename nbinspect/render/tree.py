@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -52,8 +53,16 @@ def tree(graph: Graph, width: int) -> list[str]:
     title = [cut_end(graph.title, width)] if graph.title else []
     if not small.nodes:
         return [*title, "  nothing"]
+    if graph.across:
+        return [*title, *textwrap.wrap(_in_a_row(small), width)]
     lines = list(_walk(small))
     return [*title, *_aligned(lines[:MOST_LINES], width), *_rest(len(lines) - MOST_LINES)]
+
+
+def _in_a_row(graph: Graph) -> str:
+    """Write a graph that goes across as ``a (what) → b (what) → c``."""
+    lines = [_line("", node, "") for node in graph.nodes]
+    return " → ".join(f"{one.name} ({one.what})" if one.what else one.name for one in lines)
 
 
 def _rest(n_more: int) -> list[str]:
