@@ -94,6 +94,7 @@ class Findings:
         self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
         self._old_buffers: dict[int, int] = {}
         self._buffers: dict[tuple[int, str], _Buffer] = {}
+        self._n_looks = 0  # at the buffers
 
     def __len__(self) -> int:
         return len(self._cases)
@@ -168,7 +169,8 @@ class Findings:
 
     def buffers(self) -> list[torch.Tensor]:
         """Give the buffers of the modules that the user has names for."""
-        if not self._buffers:
+        self._n_looks += 1
+        if not self._buffers and not self._n_looks & (self._n_looks - 1):  # ever more rarely
             self.learn_buffers()
         found = []
         for ref, name, _ in self._buffers.values():
