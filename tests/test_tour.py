@@ -32,7 +32,7 @@ def answer_after(tour: list[nbformat.NotebookNode], source: str) -> str:
 @pytest.mark.parametrize(
     ("mistake", "owner", "mend"),
     [
-        ("losses.append(", "losses[0..7]", "losses = [one.detach() for one in losses]"),
+        ("losses.append(", "losses[0..7]", "losses[:] = [one.detach() for one in losses]"),
         ("model[:4](images).flatten(1)", "Out[9]", "Out.pop(9, None)"),
         ("def evaluate():", "frame evaluate()", "sys.last_traceback.tb_next = None"),
         ("prototype = features[0]", "prototype", "prototype = prototype.clone()"),

@@ -15,13 +15,25 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from nbinspect import notebook
+from nbinspect.heapgraph.go_betweens import SUSPENDED
+from nbinspect.heapgraph.labelling import Label, Step
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
-from nbinspect.heapgraph.parts import Label, Step, attribute, parts
-from nbinspect.tensors import class_name, describe, is_node, is_tensor, node_name
+from nbinspect.heapgraph.parts import attribute, parts
+from nbinspect.tensors import (
+    class_dict,
+    class_name,
+    describe,
+    is_node,
+    is_tensor,
+    mro,
+    node_name,
+)
 
 LONGEST_KEY = 60
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 LruCache = type(functools.lru_cache(len))
+NAMESPACES = {"names", "locals", "members", "attributes", "module attributes"}
+TELLING = (*SUSPENDED, types.FrameType, types.TracebackType, BaseException)
 
 
 NameOf = Callable[[Any], str | None]
@@ -33,6 +45,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._places: dict[int, dict[int, Any]] = {}
+        self._kinds: dict[int, str] = {}
 
     def step(self, label: Label, parent: Any, child: Any, slot: str, name_of: NameOf) -> Step:
         """Name `child`, which `parent` (named `label`) refers to.
@@ -49,13 +62,15 @@ class Reader:
         """
         if slot:
             return _native_step(label, slot)
+        if label.context == "unseen":
+            return Step("attribute", Label(label.text) if isinstance_of(child, *TELLING) else label)
         try:
             if label.context == "closure":
                 return _variable(label, parent, child)
             if isinstance_of(parent, *CONTAINERS):
-                found = _item_step(label, self.place(label, parent, child), child, name_of)
-                kind = next(one for one in CONTAINERS if isinstance_of(parent, one))
-                return Step(found.edge, replace(found.label, container=kind.__name__))
+                place = _field(parent, self.place(label, parent, child))
+                found = _item_step(label, place, child, name_of)
+                return Step(found.edge, replace(found.label, container=self._kind(parent)))
             if type(parent) is LruCache:
                 return _cached(parent, child)
             for part, found in parts(parent, label):
@@ -63,7 +78,9 @@ class Reader:
                     return found
         except Exception:  # changed meanwhile, an empty cell, a broken object: it has no good name
             pass
-        return Step("other", Label(f"{label.text} ({class_name(type(parent))})"))
+        if label.context == "inside":
+            return Step("other", label)
+        return Step("other", Label(f"{label.text} ({class_name(type(parent))})", "inside"))
 
     def place(self, label: Label, parent: Any, child: Any) -> Any:
         """Give the key or index of `child` in a container, the one that the user would use.
@@ -79,6 +96,26 @@ class Reader:
             places = self._places[id(parent)] = dict(found)
         return places[id(child)]
 
+    def _kind(self, container: Any) -> str:
+        """Say what a container is, and if anything but tensors is in it."""
+        if id(container) not in self._kinds:
+            kind = next(one for one in CONTAINERS if isinstance_of(container, one))
+            items = kind.values(container) if kind is dict else kind.__iter__(container)
+            mixed = "" if all(map(is_tensor, items)) else "mixed "
+            self._kinds[id(container)] = f"{mixed}{kind.__name__}"
+        return self._kinds[id(container)]
+
+
+def _field(parent: Any, place: Any) -> Any:
+    """Give the field that an index of a named tuple is, else the place as it is."""
+    if not isinstance_of(parent, tuple) or type(place) is not int:
+        return place
+    fields = next(
+        (own["_fields"] for own in map(class_dict, mro(type(parent))) if "_fields" in own), ()
+    )
+    is_named = type(fields) is tuple and all(type(one) is str for one in fields)
+    return Field(fields[place]) if is_named and place < len(fields) else place
+
 
 def _variable(label: Label, parent: Any, child: Any) -> Step:
     name = dict(zip(map(id, parent), label.extra, strict=False)).get(id(child), "")
@@ -86,16 +123,16 @@ def _variable(label: Label, parent: Any, child: Any) -> Step:
 
 
 def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
-    text = label.text
-    if label.context == "bases":  # what a class inherits reads like its own
-        return Step("attribute", Label(text))
-    if label.context == "cache":
-        return Step("item", Label(f"{text}, {'key' if isinstance(place, Loose) else 'result'}"))
+    text, make = label.text, INNER_STEPS.get(label.context)
+    if make is not None:
+        return make(label, place, child)
     if isinstance(place, Loose):
         return Step("item", Label(f"{text}, {place.what}"))
+    if isinstance(place, Field):
+        return Step("attribute", Label(f"{text}.{place.name}"))
     if label.context == "hooks":
         return Step("hook", Label(f"hook {_function_name(child)} on {text}", joint=", "))
-    if not isinstance_of(place, str) or not label.context:
+    if not isinstance_of(place, str) or label.context not in NAMESPACES:
         return Step("item", Label(f"{text}[{key_text(place, name_of)}]"))
     if label.context == "names":
         return Step("item", Label(_notebook_name(place)))
@@ -104,6 +141,43 @@ def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
     if label.context == "members":
         return Step("item", Label(f"{text}.{place}"))
     return Step("attribute", attribute(label, place))
+
+
+def _inherited(label: Label, _place: Any, _child: Any) -> Step:
+    """What a class inherits reads like its own."""
+    return Step("attribute", Label(label.text))
+
+
+def _in_cache(label: Label, place: Any, _child: Any) -> Step:
+    what = "key" if isinstance(place, Loose) else "result"
+    return Step("item", Label(f"{label.text}, {what}"))
+
+
+def _element(label: Label, _place: Any, child: Any) -> Step:
+    """An iterator may go through others, or through several containers."""
+    if isinstance_of(child, *CONTAINERS) or "__next__" in class_dict(type(child)):
+        return Step("attribute", label)
+    return Step("item", Label(f"{label.text}, an element"))
+
+
+def _default(label: Label, place: Any, _child: Any) -> Step:
+    name = place if isinstance_of(place, str) else label.extra[place]
+    return Step("item", Label(f"{label.text}, default argument {name!r}"))
+
+
+def _of_one_thread(label: Label, _place: Any, child: Any) -> Step:
+    context = "attributes" if isinstance_of(child, dict) else ""
+    return Step("attribute", Label(label.text, context))
+
+
+INNER_STEPS: dict[str, Callable[[Label, Any, Any], Step]] = {
+    "bases": _inherited,
+    "cache": _in_cache,
+    "elements": _element,
+    "defaults": _default,
+    "threads": _of_one_thread,
+}
+"""How items of the interpreter's own containers are named, by the container's context."""
 
 
 def _notebook_name(name: str) -> str:
@@ -115,6 +189,12 @@ class Loose(NamedTuple):
     """A place in a container that no index or key leads to."""
 
     what: str
+
+
+class Field(NamedTuple):
+    """A place in a named tuple."""
+
+    name: str
 
 
 def _places(container: Any) -> Iterator[tuple[int, Any]]:
@@ -166,7 +246,7 @@ def _cached(cache: Any, child: Any) -> Step:
     if child is results:
         return Step("item", label)
     is_key = id(child) in set(map(id, results))
-    return _item_step(label, Loose("a key") if is_key else "", child, lambda _: None)
+    return _in_cache(label, Loose("a key") if is_key else "", child)
 
 
 def key_text(key: Any, name_of: NameOf) -> str:

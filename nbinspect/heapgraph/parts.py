@@ -5,46 +5,18 @@ from __future__ import annotations
 import functools
 import types
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 
 from nbinspect import notebook
+from nbinspect.heapgraph.go_betweens import go_betweens
+from nbinspect.heapgraph.labelling import Label, Step
 from nbinspect.heapgraph.objects import instance_dict, isinstance_of, referents, slots
 from nbinspect.tensors import class_dict, mro
 
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """The name of an object, as reached along one path.
-
-    Attributes:
-        text: what is read.
-        context: how its own parts are named: "" by its type; ``names``: a namespace;
-            ``attributes``: an instance's dictionary; ``module attributes``: that of an
-            ``nn.Module``; ``members``: its ``_parameters`` and the like; ``hooks``: a dictionary
-            of hooks; ``closure``: a function's cells.
-        extra: names of a closure's cells, or of the attribute that is a dictionary of hooks.
-        joint: what stands before the name of an attribute.
-        container: the built-in type of the container that it is an item of, "" if of none.
-    """
-
-    text: str
-    context: str = ""
-    extra: tuple[str, ...] = ()
-    joint: str = "."
-    container: str = ""
-
-
-class Step(NamedTuple):
-    """How one reference is read: the kind of edge, and the label of the object it leads to."""
-
-    edge: str
-    label: Label
 
 
 def parts(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
@@ -56,10 +28,12 @@ def parts(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
 def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, Step]]:
     """Name the parts of the interpreter's own kinds of object."""
     if isinstance_of(parent, types.FunctionType):
-        names = parent.__code__.co_freevars
-        yield parent.__closure__, Step("cell", Label(text, "closure", names))
-        yield parent.__defaults__, Step("item", Label(f"{text}, default argument"))
-        yield parent.__kwdefaults__, Step("item", Label(f"{text}, default argument"))
+        free = parent.__code__.co_freevars
+        yield parent.__closure__, Step("cell", Label(text, "closure", free))
+        defaults = parent.__defaults__ or ()
+        names = parent.__code__.co_varnames[: parent.__code__.co_argcount][-len(defaults) :]
+        yield defaults, Step("item", Label(text, "defaults", names))
+        yield parent.__kwdefaults__, Step("item", Label(text, "defaults"))
     elif isinstance_of(parent, types.CellType):
         yield parent.cell_contents, Step("cell", Label(text))
     elif isinstance_of(parent, types.MethodType):
@@ -67,7 +41,8 @@ def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, S
         yield parent.__func__, Step("attribute", Label(text))
     elif isinstance_of(parent, np.ndarray):  # of objects
         for index, value in zip(np.ndindex(parent.shape), parent.flat, strict=True):
-            yield value, Step("item", Label(f"{text}[{', '.join(map(str, index))}]"))
+            place = ", ".join(map(str, index))
+            yield value, Step("item", Label(f"{text}[{place}]", container="ndarray"))
     elif isinstance_of(parent, functools.partial):
         yield parent.func, Step("attribute", Label(f"{dotted}func"))
         yield parent.args, Step("item", Label(f"{dotted}args"))
@@ -76,6 +51,8 @@ def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, S
         yield from _error_parts(parent, text)
     elif isinstance_of(parent, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
         yield from _suspended_parts(parent, text)
+    else:
+        yield from go_betweens(parent, text)
 
 
 def _error_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import contextvars
 import sys
 from dataclasses import dataclass
 from typing import Any
 
 from nbinspect import notebook
-from nbinspect.heapgraph.objects import own_dict
-from nbinspect.heapgraph.parts import Label
+from nbinspect.heapgraph.labelling import Label
+from nbinspect.heapgraph.objects import own_dict, referents
+
+EVENT_LOOP = ("asyncio", "_asyncio")
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +37,20 @@ def roots() -> dict[int, Root]:
         if names is not None and type(name) is str:
             file = names.get("__file__")
             cost = 2 if type(file) is str and notebook.is_users_file(file) else 4
-            found.setdefault(id(names), Root(Label(name, "attributes"), "VARIABLE", cost))
+            label = Label(name, "attributes")
+            if name.partition(".")[0] in EVENT_LOOP:
+                label, cost = Label("asyncio's event loop", "unseen"), 6
+            found.setdefault(id(names), Root(label, "VARIABLE", cost))
     found[id(vars(sys.modules["__main__"]))] = Root(Label("", "names"), "VARIABLE", 0)
+    found.update(_context_roots())
     found.update(_shell_roots(notebook.shell()))
     return found
+
+
+def _context_roots() -> dict[int, Root]:
+    """Give what holds the context variables as they are set here and now."""
+    context = contextvars.copy_context()  # shares its tree of values with the running one
+    return {id(one): Root(Label("context variables"), "VARIABLE", 1) for one in referents(context)}
 
 
 def _shell_roots(shell: Any) -> dict[int, Root]:
@@ -65,4 +78,8 @@ def _shell_roots(shell: Any) -> dict[int, Root]:
     )
     found[id(shell)] = Root(Label("IPython's shell", ""), "OTHER", 9)
     found[id(vars(shell))] = Root(Label("IPython's shell", "attributes"), "OTHER", 9)
+    kernel = vars(shell).get("kernel")
+    if kernel is not None:
+        label = Label("Jupyter's kernel", "unseen")
+        found |= {id(one): Root(label, "OTHER", 9) for one in (kernel, own_dict(kernel))}
     return found

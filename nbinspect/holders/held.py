@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import HeapGraph, collector_paused
+from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import UNPACK, Reference
-from nbinspect.heapgraph.parts import Label
 from nbinspect.holders.search import Search, State
 from nbinspect.holders.tags import KINDS
 from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
@@ -35,7 +35,7 @@ class Claim(NamedTuple):
         kind: the kind of holder, one of `KINDS`.
         owner: its name, read from the root.
         why: what saved it, or why it is in a cycle; "" if the kind says it all.
-        container: the built-in type whose item the owner is, e.g. "list"; "" if it is none's.
+        container: what the owner is an item of, as `Label.container` says it.
     """
 
     kind: str

@@ -9,10 +9,10 @@ from typing import Any, NamedTuple
 
 from nbinspect import notebook
 from nbinspect.heapgraph.graph import HeapGraph
+from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import Reader
 from nbinspect.heapgraph.native import Reference
 from nbinspect.heapgraph.objects import has_dict, isinstance_of
-from nbinspect.heapgraph.parts import Label
 from nbinspect.holders.tags import module_parts, tags
 from nbinspect.tensors import is_node, is_tensor, is_wrapper, node_name
 

@@ -6,9 +6,9 @@ from types import FrameType, FunctionType
 from typing import Any
 
 from nbinspect.heapgraph.graph import HeapGraph, Unexplained
+from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.objects import isinstance_of
-from nbinspect.heapgraph.parts import Label
 from nbinspect.holders.search import Search, Start, State
 from nbinspect.tensors import class_dict, is_node, is_tensor
 

@@ -8,12 +8,13 @@ from collections.abc import Iterable, Iterator
 
 from nbinspect import _torch
 from nbinspect.blocks import Reading, Unavailable
+from nbinspect.heapgraph.letting_go import is_assignable
 from nbinspect.holders import census
 from nbinspect.leaks.records import LetGo, OutOfMemory
 from nbinspect.memory.holdings import holdings
 from nbinspect.memory.records import Waste
 from nbinspect.memory.system import host_memory
-from nbinspect.memory.waste import is_assignable, wasted
+from nbinspect.memory.waste import wasted
 from nbinspect.records import Holding
 
 SIZE = r"(\d+(?:\.\d+)?) ?(bytes|[KMGT]i?B)"

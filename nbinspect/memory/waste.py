@@ -7,6 +7,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import takewhile
 
+from nbinspect.heapgraph.letting_go import (
+    empty_last_error,
+    forget_output,
+    is_assignable,
+    without_graphs,
+)
 from nbinspect.holders import Claim, HeldStorage
 from nbinspect.memory.holdings import ITEM, item_range, pattern
 from nbinspect.memory.records import Waste
@@ -14,7 +20,6 @@ from nbinspect.render.format import bytes_text, percent
 
 SMALLEST = 64 << 10  # less than this is not worth a sentence
 SMALL_PART = 0.1  # a view that uses less of its storage than this wastes the rest
-NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
 
 
 def wasted(storages: Iterable[HeldStorage], device: str) -> tuple[Waste, ...]:
@@ -55,7 +60,7 @@ def _copied(claim: Claim) -> str:
         return ""
     if claim.kind == "PARAMETER":  # the parameter itself must stay
         return f"{owner}.data = {owner}.data.clone()"
-    return "" if claim.container == "tuple" else f"{owner} = {owner}.clone()"
+    return "" if claim.container.endswith("tuple") else f"{owner} = {owner}.clone()"
 
 
 def _kept_graphs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
@@ -72,20 +77,11 @@ def _kept_graphs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
             continue
         items, whole = item_range(sorted(owners, key=_numbers)), name.partition("[#]")[0]
         container = group[0].claims[0].container if name == f"{whole}[#]" else ""
-        mend = _detached(whole, container) if is_assignable(whole) else ""
+        mend = without_graphs(whole, container) if is_assignable(whole) else ""
         what = (
             f"`{items}` keep the graphs that made them; from now on append `.item()` or `.detach()`"
         )
         yield Waste(what, mend, size, device)
-
-
-def _detached(whole: str, container: str) -> str:
-    """Give the line that cuts off the graphs of a container's tensors."""
-    if container == "dict":
-        return f"{whole} = {{key: one.detach() for key, one in {whole}.items()}}"
-    if container == "deque":
-        return f"{whole} = type({whole})([one.detach() for one in {whole}], {whole}.maxlen)"
-    return f"{whole} = [one.detach() for one in {whole}]" if container == "list" else ""
 
 
 def _numbers(name: str) -> list[int]:
@@ -101,11 +97,10 @@ def _old_outputs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
 
 
 def _forget(name: str) -> str:
-    """Give the line that makes IPython forget a displayed value; ``del Out[n]`` is not enough."""
+    """Give the line that makes IPython forget a displayed value."""
     number = re.match(r"Out\[(\d+)\]", name)
     if number is not None:
-        # Of a cell's last expression the value would be displayed, and so be kept again.
-        return f"Out.pop({number[1]}, None); get_ipython().del_var('_{number[1]}')"
+        return forget_output(number[1])
     blank = re.match(r"_{1,3}(?!\w)", name)
     return f"get_ipython().del_var('{blank[0]}')" if blank else ""
 
@@ -118,25 +113,16 @@ def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
     for name, _, size in _grouped(storages, place):
         error = re.match(r"sys\.last_value[\w.\[\]]*", name)
         if error is not None:
-            yield Waste("only the last error keeps this", _cut(error[0]), size, device)
+            mend = empty_last_error(error[0])
+            yield Waste("only the last error keeps this", mend, size, device)
         elif name.startswith(("sys.last_", "IPython's last")):
-            mend = "import sys; sys.last_traceback.tb_next = None"
+            mend = empty_last_error(name)
             yield Waste("only the last error's traceback keeps this", mend, size, device)
         else:
             mend = f"{name}.__traceback__ = None" if is_assignable(name) else ""
             yield Waste(
                 f"only the traceback of the error in `{name}` keeps this", mend, size, device
             )
-
-
-def _cut(name: str) -> str:
-    """Give the line that empties an error which the last one is or leads to."""
-    error, args, _ = name.partition(".args")
-    if args:
-        return f"import sys; {error}.args = ()"
-    if error == "sys.last_value":
-        return "import sys; sys.last_traceback.tb_next = None"
-    return f"import sys; {error}.__traceback__ = None"
 
 
 def _cycles(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
@@ -190,11 +176,6 @@ def _orphaned_parameters(storages: list[HeldStorage], device: str) -> Iterator[W
         mend = f"del {optimizer}" if is_assignable(optimizer) else ""
         what = f"`{optimizer}` lists the parameters of a model that nothing else holds"
         yield Waste(what, mend, size, device)
-
-
-def is_assignable(name: str) -> bool:
-    """Say whether a holder's name is code that can stand left of an equals sign."""
-    return NAME.fullmatch(name) is not None
 
 
 RULES = (

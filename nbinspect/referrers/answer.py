@@ -18,6 +18,7 @@ from nbinspect.heapgraph.native import Reference, node_cap, walk
 from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.chains import Narrator
+from nbinspect.referrers.garbage import freed_bytes
 from nbinspect.referrers.mends import break_cycle, mend
 from nbinspect.referrers.records import Chain, ReferenceReport
 from nbinspect.render.format import bytes_text
@@ -37,6 +38,7 @@ LARGEST_COUNT = 900_000_000  # Python gives more to what it never frees
 EMPTY = (tuple, str, bytes, frozenset)
 LONGEST_INTERNED = 4096
 MOST_CHAINS = 12
+COLLECTABLE, UNCOLLECTABLE, HELD = "collectable", "through C++", "held from outside"
 
 
 def refchain(
@@ -152,36 +154,49 @@ def _handle(tensor: Any) -> int | None:
 
 
 def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
-    chains, collectable, uncollectable = _chains(search, what.name)
+    chains, cycle = _chains(search, what.name)
     counts = [(search.references(key), search.unexplained(key)) for key in search.targets]
     n_references = sum(max(0, all_.python) + max(0, all_.native) for all_, _ in counts)
     python = sum(max(0, left.python) for _, left in counts)
     native = sum(max(0, left.native) for _, left in counts)
-    sentence, code = mend(chains[0]) if chains else ("", "")
-    if collectable:
-        sentence, code = "Garbage that waits for the collector: `{}` frees it.", "gc.collect()"
-    if uncollectable:
-        sentence, code = break_cycle(chains[0], what.name)
+    freed = freed_bytes(search) if cycle == COLLECTABLE else None
+    sentence, code = _mend(search, chains, cycle, what.name)
     return ReferenceReport(
         name=what.name,
         description=what.description,
         chains=tuple(chains),
         n_references=n_references,
         n_explained=n_references - python - native,
-        complete=not (python or native or search.notes),
-        verdict=_verdict(python, native, collectable, uncollectable),
-        collectable=collectable,
-        uncollectable=uncollectable,
+        complete=not (python or native or search.notes or cycle == HELD),
+        verdict=_verdict(python, native, cycle, freed, what.size_bytes),
+        collectable=cycle == COLLECTABLE,
+        uncollectable=cycle == UNCOLLECTABLE,
         mend=sentence.format(code) if code else sentence,
         code=code,
         size_bytes=what.size_bytes,
         notes=tuple(search.notes),
         duration_s=time.perf_counter() - start,
+        freed_bytes=freed,
     )
 
 
-def _chains(search: Backward, name: str) -> tuple[list[Chain], bool, bool]:
-    """Give the chains, and whether only a cycle holds: a collectable one, an uncollectable one."""
+def _mend(search: Backward, chains: list[Chain], cycle: str, name: str) -> tuple[str, str]:
+    """Say how to let go, as (sentence, line of code or "")."""
+    if cycle == COLLECTABLE:
+        return "Garbage that waits for the collector: `{}` frees it.", "import gc; gc.collect()"
+    if cycle == UNCOLLECTABLE:
+        return break_cycle(chains[0], name)
+    if not chains:
+        return "", ""
+    sentence, code = mend(chains[0])
+    is_everything = code.startswith(("Out.", "import sys;")) or len(chains) == 1
+    if not is_everything and len({search.holder_of(hit.reference) for hit in search.hits}) > 1:
+        sentence += " Other chains hold it too: each needs its own."
+    return sentence, code
+
+
+def _chains(search: Backward, name: str) -> tuple[list[Chain], str]:
+    """Give the chains, and what kind of cycle holds it where no root does."""
     narrator = Narrator(search)
     if search.hits:
         found: dict[str, Chain] = {}
@@ -190,18 +205,14 @@ def _chains(search: Backward, name: str) -> tuple[list[Chain], bool, bool]:
                 found.setdefault(str(chain), chain)
         # What the user typed is no news, unless it is all there is.
         others = [chain for text, chain in found.items() if text != name]
-        return (others or list(found.values()))[:MOST_CHAINS], False, False
-    if not search.exhausted:
-        return [], False, False
-    path, is_native = _cycle(search)
+        return (others or list(found.values()))[:MOST_CHAINS], ""
+    path, is_native = _cycle(search) if search.exhausted else ([], False)
     if not path:
-        return [], False, False
-    is_held = any(
-        left.python > 0 or left.native > 0
-        for left in (search.unexplained(key) for key in search.objects)
-    )
-    chain = narrator.from_cycle(path)
-    return [chain], not is_held and not is_native, not is_held and is_native
+        return [], ""
+    counts = (search.unexplained(key) for key in search.objects)
+    is_held = any(left.python > 0 or left.native > 0 for left in counts)
+    kind = HELD if is_held else UNCOLLECTABLE if is_native else COLLECTABLE
+    return [narrator.from_cycle(path)], kind
 
 
 def _cycle(search: Backward) -> tuple[list[Reference], bool]:
@@ -248,10 +259,13 @@ def _round(search: Backward, target: int, members: set[int]) -> list[Reference]:
     return min(ways, key=len) if ways else []
 
 
-def _verdict(python: int, native: int, collectable: bool, uncollectable: bool) -> str:
-    if collectable:
-        return "Only a cycle keeps it: gc.collect() would free it."
-    if uncollectable:
+def _verdict(python: int, native: int, cycle: str, freed: int | None, own: int | None) -> str:
+    if cycle == COLLECTABLE:
+        if not freed:
+            return "Only a cycle keeps it: gc.collect() would free it."
+        more = "" if freed == own else ", this and what else only the cycle holds"
+        return f"Only a cycle keeps it: gc.collect() would free {bytes_text(freed)}{more}."
+    if cycle == UNCOLLECTABLE:
         return "Only a cycle through C++ keeps it, which no collector frees."
     if native:
         return (
@@ -262,6 +276,11 @@ def _verdict(python: int, native: int, collectable: bool, uncollectable: bool) -
         return (
             f"{python} Python reference{'s' * (python > 1)} not visible to gc (a running "
             "expression, or C code)."
+        )
+    if cycle == HELD:
+        return (
+            "A cycle leads to it, and something not visible to gc refers to the cycle: gc.collect() "
+            "may or may not free it."
         )
     return ""
 

@@ -42,6 +42,9 @@ class Backward:
         is_known: says of a reference out of a root that the user knows it already: it is what was
             typed. Such a root does not end the search.
         budget_s: stop after so many seconds.
+        ours: ids of containers that are no part of the answer.
+        namer_of: the search that this one only finds a name for: it shares what that one knows of
+            autograd, proves nothing, and does not follow dictionaries to their keys.
 
     Attributes:
         objects: what was met, by id.
@@ -50,6 +53,9 @@ class Backward:
         hits: references out of roots, the nearest first.
         root_objects: the roots that were met, by id.
         frames: the running calls; their root ids are negative.
+        native: what torch holds from C++, None until it was asked.
+        native_holders: the references of that, by the id of what is held.
+        n_dull: references that explain nothing, by the id of what is held: instances to a class.
         notes: what was not searched, and why.
         ours: ids of this search's own containers, which are no part of the answer.
 
@@ -64,6 +70,7 @@ class Backward:
         budget_s: float,
         is_known: Callable[[Backward, Reference], bool] | None = None,
         ours: Iterable[int] = (),
+        namer_of: Backward | None = None,
     ) -> None:
         self.roots: dict[int, Root] = roots()
         self.objects: dict[int, Any] = {id(one): one for one in targets}
@@ -73,12 +80,15 @@ class Backward:
         self.toward: dict[int, Reference] = {}
         self.hits: list[RootHit] = []
         self.root_objects: dict[int, Any] = {}
+        self.n_dull: dict[int, int] = defaultdict(int)
         self.notes: list[str] = []
         self.exhausted = False
         self._every_root, self._deadline = every_root, time.monotonic() + budget_s
-        self._is_known = is_known
-        self._native: NativeWalk | None = None
-        self._native_holders: dict[int, list[Reference]] = defaultdict(list)
+        self._is_known, self._is_namer = is_known, namer_of is not None
+        self.native: NativeWalk | None = namer_of.native if namer_of else None
+        self.native_holders: dict[int, list[Reference]] = (
+            namer_of.native_holders if namer_of else defaultdict(list)
+        )
         self._index: HeapIndex | None = None
         self._n_scans = 0
         self.ours = {id(self.objects), id(self.root_objects), *ours}
@@ -87,9 +97,11 @@ class Backward:
     def search(self) -> None:
         """Go up until the nearest roots are found, or all of them."""
         self._search()
-        if any(self.unexplained(key).native > 0 for key in self.targets) and not self.notes:
+        lacks = not self._is_namer and not self.notes
+        if lacks and any(self.unexplained(key).native > 0 for key in self.targets):
             self._walk_native(from_nodes=True)
             self.parents.clear()
+            self.n_dull.clear()
             self.toward.clear()
             self.hits.clear()
             self.objects = {key: self.objects[key] for key in self.targets}
@@ -99,27 +111,28 @@ class Backward:
     def _search(self) -> None:
         level, depth = list(self.objects.values()), 0
         while level and not self._is_done(depth):
-            level = self._holders_of(level)
-            if depth == 0 and self._has_unexplained():
-                level += self._untracked()
+            below, level = level, self._holders_of(level)
+            if (depth == 0 or not (level or self.hits)) and self._has_unexplained(below):
+                level += self._untracked(below)
             depth += 1
         self.exhausted = not level
         self.hits.sort(key=lambda hit: hit.cost)
 
     def one_level(self) -> None:
         """Find the direct holders only."""
-        self._holders_of(list(self.objects.values()))
-        if self._has_unexplained():
-            self._untracked()
+        targets = list(self.objects.values())
+        self._holders_of(targets)
+        if self._has_unexplained(targets):
+            self._untracked(targets)
 
     def close(self) -> None:
         """Let go of everything, even if an error's traceback still holds this search."""
         self.objects.clear()
         self.root_objects.clear()
         self.frames.clear()
-        if self._native is not None:
-            self._native.found.clear()
-            self._native.links.clear()
+        if self.native is not None and not self._is_namer:
+            self.native.found.clear()
+            self.native.links.clear()
         if self._index is not None:
             self._index.objects.clear()
 
@@ -177,6 +190,12 @@ class Backward:
             distance, at = distance + 1, self.toward[at].child
         return distance
 
+    def holder_of(self, start: Reference) -> int:
+        """Give the id of what holds a target itself, on the way that begins with `start`."""
+        while start.child in self.toward:
+            start = self.toward[start.child]
+        return start.parent
+
     def _references(self, level: list[Any]) -> Iterator[tuple[Any, Reference]]:
         if any(is_tensor(one) or is_node(one) for one in level):
             self._walk_native()
@@ -184,10 +203,12 @@ class Backward:
         self.ours.add(id(wanted))
         # C++ first: Python's collector knows some of these too, but not what they are.
         for key in wanted:
-            for reference in self._native_holders.get(key, ()):
+            for reference in self.native_holders.get(key, ()):
                 yield self._native_object(reference.parent), reference
         for holder, key in self._tracked_holders(level):
-            if not leads_nowhere(holder, wanted[key]):
+            if leads_nowhere(holder, wanted[key]):
+                self.n_dull[key] += 1
+            elif not (self._is_namer and _is_key(holder, wanted[key])):
                 yield holder, Reference(id(holder), key, "", False)
         yield from self._frame_holders(wanted)
 
@@ -214,20 +235,20 @@ class Backward:
             from_nodes: begin at autograd nodes too, for a graph that only a node's own name keeps;
                 finding those takes far longer than finding tensors.
         """
-        if self._native is not None and not from_nodes:
+        if self.native is not None and not from_nodes:
             return
         seeds = tensors_and_nodes(gc.get_objects()) if from_nodes else tensors_of_python()
-        native = self._native = walk(seeds, node_cap())
+        native = self.native = walk(seeds, node_cap())
         self.ours |= {id(native.found), id(native.references), id(native.links), id(seeds)}
-        self._native_holders.clear()
+        self.native_holders.clear()
         for reference in (*native.references, *(reference for reference, _ in native.links)):
-            self._native_holders[reference.child].append(reference)
+            self.native_holders[reference.child].append(reference)
         if not native.complete:
             self.notes.append("the autograd graph is larger than can be walked safely")
 
     def _native_object(self, key: int) -> Any:
-        assert self._native is not None  # its references name only what it found
-        return self._native.found[key]
+        assert self.native is not None  # its references name only what it found
+        return self.native.found[key]
 
     def _frame_holders(self, wanted: dict[int, Any]) -> Iterator[tuple[Any, Reference]]:
         for number, frame in enumerate(self.frames, start=1):
@@ -235,40 +256,47 @@ class Backward:
                 if id(value) in wanted:
                     yield frame, Reference(-number, id(value), "", False)
 
-    def _untracked(self) -> list[Any]:
-        """Find NumPy arrays over a target's bytes, and saved tensors that Python code keeps.
+    def _untracked(self, level: list[Any]) -> list[Any]:
+        """Find NumPy arrays over or of these objects, and saved tensors that Python code keeps.
 
         The collector does not track them, so all that tracked objects hold is looked through.
         """
-        found, noted = dict[int, Any](), set[int]()
+        found, noted, wanted = dict[int, Any](), set[Reference](), set(map(id, level))
+        self.ours |= {id(level), id(found)}
         kinds = (np.ndarray, _torch.saved_tensor_type())
         for value in HeapIndex(gc.get_objects()).untracked(*kinds):
-            steps = _steps_from(value)
-            if steps[0][1].child not in self.targets:
+            steps = _steps_from(value, wanted)
+            if not steps or steps[0][1].child not in wanted:
                 continue
             for one, step in steps:
-                if id(one) not in noted and self._note(step):
+                if step not in noted and self._note(step):
                     found[id(one)] = one
-                noted.add(id(one))
+                noted.add(step)
         self.objects.update(found)
         return list(found.values())
 
-    def _has_unexplained(self) -> bool:
-        return any(count > 0 for key in self.targets for count in self.unexplained(key))
+    def _has_unexplained(self, level: list[Any]) -> bool:
+        return not self._is_namer and any(
+            count > 0 for key in map(id, level) for count in self.unexplained(key)
+        )
 
     def unexplained(self, key: int) -> Unexplained:
         """Count the references to an object that no holder was found for."""
         held = self.parents.get(key, ())
         python, native = self.references(key)
-        explained = sum(one.is_pythons for one in held), sum(one.counted for one in held)
-        return Unexplained(python - explained[0], native - explained[1])
+        python -= sum(one.is_pythons for one in held) + self.n_dull[key]
+        return Unexplained(python, native - sum(one.counted for one in held))
+
+    def is_indexed(self, value: Any) -> bool:
+        """Say whether this search's index of the heap refers to an object."""
+        return self._index is not None and gc.is_tracked(value)
 
     def references(self, key: int) -> Unexplained:
         """Count the references to an object from Python and from C++, this search's left out."""
         value = self.objects[key]
         ours = 3  # `objects`, `value`, the argument below
-        ours += self._native is not None and key in self._native.found
-        ours += self._index is not None and gc.is_tracked(value)
+        ours += self.native is not None and key in self.native.found
+        ours += self.is_indexed(value)
         python = sys.getrefcount(value) - ours
         if not is_tensor(value):
             return Unexplained(python - is_node(value), 0)  # torch keeps a node's wrapper
@@ -277,8 +305,16 @@ class Backward:
         return Unexplained(python - (owners > 1), owners - 1)
 
 
-def _steps_from(value: Any) -> list[tuple[Any, Reference]]:
-    """Give the references from a NumPy array or a saved tensor down to what it is over.
+def _is_key(holder: Any, held: Any) -> bool:
+    """Say whether a dictionary has an object as a key, and not as a value too."""
+    if not issubclass(type(holder), dict):
+        return False
+    values = any(one is held for one in dict.values(holder))
+    return not values and any(one is held for one in dict.__iter__(holder))
+
+
+def _steps_from(value: Any, wanted: set[int]) -> list[tuple[Any, Reference]]:
+    """Give the references from a NumPy array or a saved tensor down to what it is over, or of.
 
     The last is the value's own: a part of an array may be all that keeps the whole one.
     """
@@ -288,5 +324,9 @@ def _steps_from(value: Any) -> list[tuple[Any, Reference]]:
     chain = [value]
     while issubclass(type(chain[-1].base), np.ndarray):
         chain.append(chain[-1].base)
-    arrays = reversed(chain)
-    return [(one, Reference(id(one), id(one.base), "array", False)) for one in arrays]
+    steps = [(one, Reference(id(one), id(one.base), "array", False)) for one in reversed(chain)]
+    if chain[-1].dtype != object or chain[-1].base is not None:
+        return steps
+    held = {key: None for key in map(id, chain[-1].flat) if key in wanted}
+    items = [(chain[-1], Reference(id(chain[-1]), key, "", False)) for key in held]
+    return [*items, *steps[1:]]

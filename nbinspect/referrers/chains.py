@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import itertools
 import types
 from typing import Any
 
 from nbinspect import notebook
+from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import Reference
 from nbinspect.heapgraph.objects import isinstance_of
-from nbinspect.heapgraph.parts import Label
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
 from nbinspect.tensors import class_name, describe, is_node, is_tensor, node_name, storage_bytes
@@ -19,7 +20,7 @@ from nbinspect.tensors import class_name, describe, is_node, is_tensor, node_nam
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
 # Nothing can be taken out of these, but for what is in an error's own dictionary.
 FIXED = (tuple, frozenset, functools.partial, types.MethodType, BaseException)
-MOST_NODES = 6  # of a run of autograd nodes; those in its middle are left out
+MOST_IN_A_ROW = 6  # autograd nodes, or calls of each other; those in the middle are left out
 
 
 class Narrator:
@@ -45,15 +46,16 @@ class Narrator:
         return [self._from_name(label, step.edge, start.child) for label in labels]
 
     def _from_name(self, label: Label, edge: str, key: int) -> Chain:
-        links = self._down(key, [self._link(label.text, edge, key)], label)
+        links = self._down(key, [self._link(label, edge, key)], label)
         return Chain(label.text, links)
 
     def _from_frame(self, start: Reference) -> Chain:
         frame = self._search.frames[-start.parent - 1]
         name = next(k for k, value in frame.values.items() if id(value) == start.child)
         first = Link(frame.label, "other", "frame")
-        held = self._link(f"variable {name}", "frame", start.child)
-        return Chain(frame.label, self._down(start.child, [first, held], Label(held.label)))
+        label = Label(f"variable {name}")
+        held = self._link(label, "frame", start.child)
+        return Chain(frame.label, self._down(start.child, [first, held], label))
 
     def from_cycle(self, path: list[Reference]) -> Chain:
         """Read a way that begins at an object of a cycle."""
@@ -70,26 +72,43 @@ class Narrator:
         return self._along(path, links, label)
 
     def _along(self, path: list[Reference], links: list[Link], label: Label) -> tuple[Link, ...]:
-        objects, nodes_in_a_row = self._search.objects, 0
-        runs = _runs_of_nodes(path)
+        objects, in_a_row = self._search.objects, 0
+        runs = self._runs(path)
         for number, reference in enumerate(path):
             parent, child = objects[reference.parent], objects[reference.child]
-            step = self._step(label, parent, child, reference)
+            before, step = label, self._step(label, parent, child, reference)
             label = step.label
-            nodes_in_a_row = nodes_in_a_row + 1 if reference.slot == "next" else 0
-            if runs[number] > MOST_NODES and 2 < nodes_in_a_row <= runs[number] - 2:
-                if nodes_in_a_row == 3:
-                    links.append(Link(f"{runs[number] - 4:,} more nodes", "other", ""))
+            in_a_row = in_a_row + 1 if runs[number] else 0
+            if runs[number] > MOST_IN_A_ROW and 2 < in_a_row <= runs[number] - 2:
+                if in_a_row == 3:
+                    what = "nodes" if reference.slot else "calls"
+                    links.append(Link(f"{runs[number] - 4:,} more {what}", "other", ""))
                 continue
-            link = self._link(_shown(label), step.edge, reference.child)
-            if isinstance_of(parent, *FIXED):
+            link = self._link(label, step.edge, reference.child)
+            if isinstance_of(parent, *FIXED) or before.context == "read-only":
                 link = dataclasses.replace(link, droppable=links[-1].droppable)
-            is_longer_name = step.edge in FOLDED and type(parent) is not LruCache
-            if is_longer_name:
+            if link.label == links[-1].label:  # a step that has no name adds nothing
+                continue
+            if step.edge in FOLDED and type(parent) is not LruCache:
                 links[-1] = link
-            elif link.label != links[-1].label:  # a step that has no name adds nothing
+            else:
                 links.append(link)
         return tuple(links)
+
+    def _runs(self, path: list[Reference]) -> list[int]:
+        """Give, for each step, the length of the run of nodes, or of calls, that it belongs to."""
+        objects = self._search.objects
+        kinds = [
+            one.slot
+            if one.slot == "next"
+            else all(type(objects[key]) is types.FrameType for key in (one.parent, one.child))
+            for one in path
+        ]
+        runs: list[int] = []
+        for kind, steps in itertools.groupby(kinds):
+            n = len(list(steps))
+            runs += [n if kind else 0] * n
+        return runs
 
     def _step(self, label: Label, parent: Any, child: Any, reference: Reference) -> Any:
         """Name one step; what follows a C++ reference is named from there on."""
@@ -109,19 +128,13 @@ class Narrator:
             )
         return step
 
-    def _link(self, text: str, edge: str, key: int) -> Link:
-        value = self._search.objects[key]
+    def _link(self, label: Label, edge: str, key: int) -> Link:
+        value, text = self._search.objects[key], _shown(label)
         if is_tensor(value):
-            return Link(
-                text,
-                edge,
-                f"{class_name(type(value))} {describe(value)}",
-                storage_bytes(value),
-                key,
-                text,
-            )
-        kind = node_name(value) if is_node(value) else class_name(type(value))
-        return Link(text, edge, kind, None, key, text)
+            kind, size = f"{class_name(type(value))} {describe(value)}", storage_bytes(value)
+        else:
+            kind, size = node_name(value) if is_node(value) else class_name(type(value)), None
+        return Link(text, edge, kind, size, key, text, label.container)
 
     def _name_of(self, value: Any) -> str | None:
         """Name a dictionary's key that is an object, e.g. the parameter in an optimizer's state."""
@@ -135,7 +148,9 @@ class Narrator:
     def _searched_name(self, value: Any) -> str:
         ours = {*self._search.ours, id(vars(self._search))}
         budget_s = max(1.0, self._search.remaining_s())
-        search = Backward([value], every_root=False, budget_s=budget_s, ours=ours)
+        search = Backward(
+            [value], every_root=False, budget_s=budget_s, ours=ours, namer_of=self._search
+        )
         try:
             search.search()
             narrator = Narrator(search, self._names)
@@ -148,13 +163,3 @@ class Narrator:
 
 def _shown(label: Label) -> str:
     return f"{label.text}.{label.extra[0]}" if label.context == "hooks" else label.text
-
-
-def _runs_of_nodes(path: list[Reference]) -> list[int]:
-    """Give, for each step, how long the run of autograd nodes is that it belongs to."""
-    runs, start = [0] * len(path), 0
-    for number in range(len(path) + 1):
-        if number == len(path) or path[number].slot != "next":
-            runs[start:number] = [number - start] * (number - start)
-            start = number + 1
-    return runs

@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import re
+import sys
 
+from nbinspect import notebook
+from nbinspect.heapgraph.letting_go import (
+    NAME,
+    empty_last_error,
+    forget_output,
+    is_assignable,
+    without_graphs,
+)
 from nbinspect.referrers.records import Chain, Link
 
-NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
 LONGEST_CODE = 200
 ITEM = re.compile(r"(.+)\[(?:\d+|'[^']*')\]")
 
@@ -20,16 +28,22 @@ def mend(chain: Chain) -> tuple[str, str]:
     first = chain.links[0].label
     if chain.root.startswith("cycle"):
         return "", ""
-    for rule in (_displayed, _last_error, _kept_error, _cached, _suspended, _hook, _optimizer):
+    for rule in RULES:
         if found := rule(chain):
-            return found
-    if not _is_code(first):
-        return _no_code(chain.links[0])
+            return _in_reach(first, *found)
+    if not is_assignable(first):
+        return _in_reach(first, *_no_code(chain.links[0]))
+    return _in_reach(first, *_of_holder(chain))
+
+
+def _of_holder(chain: Chain) -> tuple[str, str]:
+    """Say how to break a chain whose first link is a name that the user can write."""
+    first = chain.links[0].label
     held = chain.links[1] if len(chain.links) > 1 else None
     if held is None or chain.links[0].droppable not in {"", first} or len(first) > LONGEST_CODE:
         return _drop(chain.links[0])
     if held.label.startswith("grad_fn "):
-        return _graph(first)
+        return _graph(chain.links[0])
     if len(chain.links) > 2:
         return _drop(chain.links[0])
     if held.edge == "grad":
@@ -37,15 +51,40 @@ def mend(chain: Chain) -> tuple[str, str]:
         return "Free the gradient with `{}`, or all with `zero_grad(set_to_none=True)`.", code
     if held.edge == "base":
         return "Keep a copy of the part with `{}`.", f"{first} = {first}.clone()"
-    if held.edge == "ndarray" and chain.links[0].type_name == "ndarray":
+    if held.edge == "ndarray" and chain.links[0].type_name == "ndarray":  # no memoryview
         return "Own the numbers instead: `{}`.", f"{first} = {first}.copy()"
     return _drop(chain.links[0])
+
+
+def _in_reach(first: str, sentence: str, code: str) -> tuple[str, str]:
+    """See to it that the line can be run where the user is: a library's insides are left alone."""
+    base = re.match(r"\w+", first)
+    is_ours = code.startswith(("import ", "Out."))
+    if not code or is_ours or base is None or base[0] in notebook.user_namespace():
+        return sentence, code
+    module = _module_of(first)
+    if module:
+        return sentence, f"import {module}; {code}"
+    return f"It goes when {first} lets go of it.", ""
+
+
+def _module_of(name: str) -> str:
+    """Give the user's own module that a name begins with, "" if there is none."""
+    parts = name.split(".")
+    for n in range(len(parts) - 1, 0, -1):
+        module = ".".join(parts[:n])
+        file = getattr(sys.modules.get(module), "__file__", None)
+        if isinstance(file, str):
+            return module if notebook.is_users_file(file) else ""
+    return ""
 
 
 def _drop(first: Link) -> tuple[str, str]:
     code = first.droppable or first.label
     if len(code) > LONGEST_CODE:  # Python's own parser fails at some thousand brackets
         code = code[: re.search(r"\W|$", code).start()]  # type: ignore[union-attr]  # "$" matches
+    if first.container == "ndarray" and code == first.label:  # arrays let no item go
+        return "Let it go with `{}`.", f"{code} = None"
     return "Let it go with `{}`.", f"del {code}"
 
 
@@ -76,69 +115,83 @@ def _no_code(first: Link) -> tuple[str, str]:
     return f"It goes when {first.label} ends or lets go of it.", ""
 
 
-def _is_code(name: str) -> bool:
-    return NAME.fullmatch(name) is not None
-
-
-def _graph(first: str) -> tuple[str, str]:
-    item = ITEM.fullmatch(first)
-    if item is not None and first.endswith("]") and first[-2].isdigit():
-        whole = item[1]
-        code = f"{whole}[:] = [one.detach() for one in {whole}]"
+def _graph(first: Link) -> tuple[str, str]:
+    item = ITEM.fullmatch(first.label)
+    code = without_graphs(item[1], first.container) if item is not None else ""
+    if code:
         return "Let the graphs go with `{}`, and keep `.item()` or `.detach()` from now on.", code
-    return "Cut the graph off with `{}`.", f"{first} = {first}.detach()"
+    return "Cut the graph off with `{}`.", f"{first.label} = {first.label}.detach()"
 
 
 def _displayed(chain: Chain) -> tuple[str, str] | None:
     number = re.match(r"Out\[(\d+)\]", chain.links[0].label)
-    if number is None:
-        return None
-    n = number[1]
-    return "Forget the output with `{}`.", f"Out.pop({n}, None); get_ipython().del_var('_{n}')"
+    return ("Forget the output with `{}`.", forget_output(number[1])) if number else None
 
 
 def _last_error(chain: Chain) -> tuple[str, str] | None:
-    if not chain.links[0].label.startswith(("sys.last_", "IPython's last")):
+    first = chain.links[0].label
+    if not first.startswith(("sys.last_", "IPython's last")):
         return None
-    return "Empty the last error with `{}`.", "import sys; sys.last_traceback.tb_next = None"
+    return "Empty the last error with `{}`.", empty_last_error(first)
 
 
 def _kept_error(chain: Chain) -> tuple[str, str] | None:
     holder, first = chain.links[0], chain.links[0].label
-    if not _is_code(first) or holder.droppable != first or len(chain.links) < 2:
+    if not is_assignable(first) or holder.droppable != first or len(chain.links) < 2:
         return None
     if not chain.links[1].label.startswith("frame ") or holder.type_name in {"traceback", "frame"}:
         return None
     return "Keep the error without its frames: `{}`.", f"{first} = {first}.with_traceback(None)"
 
 
+def _in_context(chain: Chain) -> tuple[str, str] | None:
+    variable, found, _ = chain.links[0].label.partition(".get()")
+    if not found or not is_assignable(variable):
+        return None
+    return "Let the context variable go with `{}`.", f"{variable}.set(None)"
+
+
 def _cached(chain: Chain) -> tuple[str, str] | None:
     for cache, key in zip(chain.links, chain.links[1:], strict=False):
-        if key.label.startswith("lru_cache of ") and _is_code(cache.label):
+        if key.label.startswith("lru_cache of ") and is_assignable(cache.label):
             return "Empty the cache with `{}`.", f"{cache.label}.cache_clear()"
     return None
 
 
 def _suspended(chain: Chain) -> tuple[str, str] | None:
     first = chain.links[0]
-    if first.type_name in {"generator", "coroutine"} and _is_code(first.label):
+    if first.type_name in {"generator", "coroutine"} and is_assignable(first.label):
         return "End it with `{}`.", f"{first.label}.close()"
+    if first.type_name == "Task" and is_assignable(first.label):
+        return "Cancel it with `{}`.", f"{first.label}.cancel(); del {first.label}"
     return None
 
 
 def _hook(chain: Chain) -> tuple[str, str] | None:
     for before, link in zip(chain.links, chain.links[1:], strict=False):
         if link.label.startswith("hook "):
-            code = f"{before.label}.clear()" if _is_code(before.label) else ""
+            code = f"{before.label}.clear()" if is_assignable(before.label) else ""
             return "Take the hook off with its `handle.remove()`, or all with `{}`.", code
     return None
 
 
 def _optimizer(chain: Chain) -> tuple[str, str] | None:
     optimizer, found, _ = chain.links[0].label.partition(".param_groups[")
-    if found and _is_code(optimizer):
+    if found and is_assignable(optimizer):
         return "Let the optimizer go with its model: `{}`.", f"del {optimizer}"
     optimizer, found, _ = chain.links[0].label.partition(".state[")
-    if found and _is_code(optimizer):
+    if found and is_assignable(optimizer):
         return "If training is over, free its state with `{}`.", f"{optimizer}.state.clear()"
     return None
+
+
+RULES = (
+    _displayed,
+    _last_error,
+    _kept_error,
+    _in_context,
+    _cached,
+    _suspended,
+    _hook,
+    _optimizer,
+)

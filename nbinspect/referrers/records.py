@@ -20,6 +20,8 @@ class Link:
         size_bytes: bytes of its storage, for a tensor.
         key: its id when it was seen; a later object may have the same.
         droppable: the label, less what cannot be taken out of its holder: an item of a tuple.
+        container: the built-in type of what the label is an item of, "" if of none; ``mixed list``
+            if some of its items are no tensors.
     """
 
     label: str
@@ -28,6 +30,7 @@ class Link:
     size_bytes: int | None = None
     key: int = 0
     droppable: str = ""
+    container: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ class ReferenceReport(Record):
         size_bytes: bytes of its storage, for a tensor.
         notes: what was not looked at, and why.
         duration_s: how long the search took.
+        freed_bytes: of a collectable cycle: bytes of all storages that ``gc.collect()`` would free
+            with it; None if that is not known.
     """
 
     name: str
@@ -81,6 +86,7 @@ class ReferenceReport(Record):
     size_bytes: int | None
     notes: tuple[str, ...]
     duration_s: float
+    freed_bytes: int | None = None
 
     def view(self) -> View:
         """Show the sentence, the picture, the chains and the mend."""

@@ -6,9 +6,9 @@ from typing import Any
 
 from nbinspect.blocks import GraphEdge, GraphNode
 from nbinspect.heapgraph.graph import collector_paused
+from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import Reader, short_name
 from nbinspect.heapgraph.native import Reference
-from nbinspect.heapgraph.parts import Label
 from nbinspect.referrers.backward import Backward
 from nbinspect.tensors import class_name, describe, is_tensor, looking, storage_bytes
 

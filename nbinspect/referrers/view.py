@@ -19,6 +19,7 @@ from nbinspect.blocks import (
     View,
 )
 from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
+from nbinspect.referrers.sentence import headline
 
 NAMED_EDGES = {"attribute", "item", "other"}  # the next box says how it is held
 HUES = {
@@ -34,7 +35,7 @@ HUES = {
 
 def report_view(report: ReferenceReport) -> View:
     """Show why an object is alive."""
-    blocks: list[Block] = [Text(_headline(report), "headline")]
+    blocks: list[Block] = [Text(headline(report), "headline")]
     if report.n_references:
         blocks.append(Text(_proof(report)))
     if report.chains:
@@ -48,22 +49,6 @@ def report_view(report: ReferenceReport) -> View:
     blocks += _chains(report)
     blocks += [Text((note,), "note") for note in report.notes]
     return tuple(blocks)
-
-
-def _headline(report: ReferenceReport) -> tuple[Span, ...]:
-    subject: tuple[Span, ...] = (Code(report.name), f" ({report.description}) ")
-    if not report.chains:
-        no_holder = "has no holder that could be found."
-        return (
-            *subject,
-            no_holder if report.n_references else f"is everybody's: {report.verdict}.",
-        )
-    if str(report.chains[0]) == report.name:
-        return (*subject, "is held by this name alone.")
-    spans: list[Span] = [*subject, "is alive because ", Code(report.chains[0].links[0].label)]
-    for link in report.chains[0].links[1:]:
-        spans += [" -> ", Code(link.label)]
-    return (*spans, " holds it.") if len(report.chains[0].links) == 1 else (*spans, ".")
 
 
 def _proof(report: ReferenceReport) -> tuple[Span, ...]:

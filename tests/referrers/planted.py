@@ -280,6 +280,116 @@ PYTHON = [
         edge="item",
     ),
     Case(
+        name="a deque of losses",
+        code="""
+import collections
+w, losses = torch.ones(8, requires_grad=True), collections.deque(maxlen=9)
+for _ in range(3):
+    hidden = w * 2
+    losses.append((hidden * hidden).sum())
+probe = weakref.ref(hidden)
+del hidden
+""",
+        names=("losses[2]", "MulBackward0", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="losses among other things",
+        code="""
+w = torch.ones(8, requires_grad=True)
+hidden = w * 2
+losses = [0.5, None, (hidden * hidden).sum()]
+probe = weakref.ref(hidden)
+del hidden
+""",
+        names=("losses[2]", "MulBackward0", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="losses by name",
+        code="""
+w = torch.ones(8, requires_grad=True)
+hidden = w * 2
+log = {"step": 1, "loss": (hidden * hidden).sum()}
+probe = weakref.ref(hidden)
+del hidden
+""",
+        names=("log['loss']", "MulBackward0", "saved"),
+        edge="saved_tensor",
+    ),
+    Case(
+        name="a named tuple",
+        code=H + "import typing\nclass Pair(typing.NamedTuple):\n    x: object\n    y: int\n"
+        "pair = Pair(h, 1)\ndel h",
+        names=("pair.x",),
+        edge="attribute",
+    ),
+    Case(
+        name="an array of objects",
+        code=H + "import numpy\narray = numpy.empty((2, 2), object)\narray[1, 0] = [h]\ndel h",
+        names=("array[1, 0][0]",),
+        edge="item",
+    ),
+    Case(
+        name="a context variable",
+        code=H + "import contextvars\nbatch = contextvars.ContextVar('b')\nbatch.set(h)\ndel h",
+        names=("batch.get()",),
+        edge="item",
+    ),
+    Case(
+        name="a thread's own",
+        code=H + "import threading\nown = threading.local()\nown.batch = h\ndel h",
+        names=("own.batch",),
+        edge="attribute",
+    ),
+    Case(
+        name="iterators of iterators",
+        code=H + "import itertools\nsteps = enumerate(zip(itertools.cycle([h]), range(3)))\ndel h",
+        names=("steps, an element",),
+        edge="item",
+    ),
+    Case(
+        name="a proxy of a dictionary",
+        code=H + "import types\nshown = types.MappingProxyType({'h': [h]})\ndel h",
+        names=("shown['h'][0]",),
+        edge="item",
+    ),
+    Case(
+        name="a function that is a class's own",
+        code=H
+        + "class Tools:\n    @staticmethod\n    def scale(x, by=h): pass\n    @property\n"
+        "    def mean(self, of=h): pass\ndel h",
+        names=("Tools.scale, default argument 'by'",),
+        edge="item",
+        mends=2,
+    ),
+    Case(
+        name="a method of a list",
+        code=H + "add = [h].append\ndel h",
+        names=("add.__self__[0]",),
+        edge="item",
+    ),
+    Case(
+        name="a task of asyncio",
+        code="""
+import asyncio
+async def fetch():
+    global probe
+    data = torch.ones(60)
+    probe = weakref.ref(data)
+    await asyncio.sleep(60)
+async def once():
+    global task
+    task = asyncio.ensure_future(fetch())
+    await asyncio.sleep(0)
+loop = asyncio.new_event_loop()
+loop.run_until_complete(once())
+""",
+        names=("task", "coroutine fetch()", "variable data"),
+        edge="generator",
+        frees=False,  # until the loop runs again
+    ),
+    Case(
         name="an attribute",
         code=H + "class Trial: pass\ntrial = Trial()\ntrial.best = h\ndel h",
         names=("trial.best",),
@@ -319,13 +429,13 @@ call = make()
     Case(
         name="a default",
         code=H + "def f(x, y=h): pass\ndel h",
-        names=("f, default argument",),
+        names=("f, default argument 'y'",),
         edge="item",
     ),
     Case(
         name="a default by keyword",
         code=H + "def f(x, *, y=h): pass\ndel h",
-        names=("f, default argument['y']",),
+        names=("f, default argument 'y'",),
         edge="item",
     ),
     Case(
@@ -373,8 +483,8 @@ def work():
     batch = torch.ones(10)
     probe = weakref.ref(batch)
     begun.set()
-    time.sleep(1)
-threading.Thread(target=work, name="loader").start()
+    time.sleep(9)
+threading.Thread(target=work, name="loader", daemon=True).start()
 begun.wait()
 """,
         names=("frame work() cell.py:9 of thread loader", "variable batch"),
@@ -429,6 +539,19 @@ except ValueError as first:
         names=("sys.last_", "frame fail()", "variable inside"),
         edge="frame",
         mends=3,
+    ),
+    Case(
+        name="the last error's value alone",
+        code=FAIL
+        + """
+import sys
+try:
+    fail()
+except ValueError as first:
+    sys.last_value = first
+""",
+        names=("sys.last_value", "frame fail()", "variable inside"),
+        edge="frame",
     ),
     Case(
         name="a list of 200,000",

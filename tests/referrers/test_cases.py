@@ -54,7 +54,7 @@ def test_every_root_and_every_name(asker: Asker) -> None:
     code = H + "same = h\na = [h, {'k': h}]\nclass A: pass\no = A()\no.h = h\ndef f(x=h): pass"
     found = asker.ask(code, every=True)
     assert found.error == ""
-    assert {"h", "same", "a[0]", "o.h", "f, default argument[0]"} <= set(found.chains())
+    assert {"h", "same", "a[0]", "o.h", "f, default argument 'x'"} <= set(found.chains())
     assert found.report["complete"]
 
 

@@ -1,0 +1,62 @@
+"""The answer in one sentence, as a person would say it."""
+
+from __future__ import annotations
+
+from nbinspect.blocks import Code, Span
+from nbinspect.heapgraph.letting_go import is_assignable
+from nbinspect.referrers.records import Chain, Link, ReferenceReport
+
+HELD = {
+    "saved_tensor": " saved it for backward",
+    "base": " is a view of it",
+    "grad": " keeps it as its gradient",
+    "variable": " keeps it as a leaf of its graph",
+    "ndarray": " shares its bytes",
+}
+ROLES = ("variable ", "closure variable ", "default argument ", "a key", "an element")
+
+
+def headline(report: ReferenceReport) -> tuple[Span, ...]:
+    """Say why an object is alive."""
+    subject: tuple[Span, ...] = (Code(report.name), f" ({report.description}) ")
+    if not report.chains:
+        no_holder = "has no holder that could be found."
+        return (
+            *subject,
+            no_holder if report.n_references else f"is everybody's: {report.verdict}.",
+        )
+    first = report.chains[0]
+    if str(first) == report.name:
+        return (*subject, "is held by this name alone.")
+    cycle = "of a cycle: " if first.root.startswith("cycle of ") else ""
+    return (*subject, f"is alive because {cycle}", *_clause(first))
+
+
+def _clause(chain: Chain) -> tuple[Span, ...]:
+    """Say that the last holder holds it, and by which way it is reached."""
+    *holders, last = chain.links
+    if holders and last.edge in HELD:
+        return (*_way(holders), f"{HELD[last.edge]}.")
+    name, _, role = last.label.rpartition(", ")
+    if not name and last.label.startswith(ROLES):
+        role = last.label
+    if not role.startswith(ROLES) or not (name or holders):
+        return (*_way(chain.links), " holds it.")
+    way = _way((*holders, *([Link(name, "other", "")] if name else [])))
+    what, _, which = role.rpartition(" ")
+    if role.startswith(("a key", "an element")):
+        return (*way, f" holds it as {role}.")
+    return (*way, f" holds it as {what} ", Code(which.strip("'")), ".")
+
+
+def _way(links: tuple[Link, ...] | list[Link]) -> tuple[Span, ...]:
+    """Spell out a chain of holders; an error that was kept is called one."""
+    calls = len(links) > 1 and links[1].label.startswith("frame ")
+    first = links[0]
+    is_error = (
+        calls and is_assignable(first.label) and first.type_name not in {"traceback", "frame"}
+    )
+    spans: list[Span] = ["the exception kept in " if is_error else "", Code(first.label)]
+    for link in links[1:]:
+        spans += [" -> ", Code(link.label)]
+    return tuple(span for span in spans if span)
