@@ -20,6 +20,7 @@ from nbinspect.tensors import class_name, describe, is_node, is_tensor, node_nam
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
 # Nothing can be taken out of these, but for what is in an error's own dictionary.
 FIXED = (tuple, frozenset, functools.partial, types.MethodType, BaseException)
+MOST_STEPS = 64
 MOST_IN_A_ROW = 6  # autograd nodes, or calls of each other; those in the middle are left out
 
 
@@ -43,11 +44,12 @@ class Narrator:
             names = [name for name, value in list(parent.items()) if value is child]
             users = [name for name in names if not notebook.is_out_name(name)]
             labels = [dataclasses.replace(step.label, text=name) for name in users] or labels
-        return [self._from_name(label, step.edge, start.child) for label in labels]
+        return [self._from_name(label, step.edge, start) for label in labels]
 
-    def _from_name(self, label: Label, edge: str, key: int) -> Chain:
-        links = self._down(key, [self._link(label, edge, key)], label)
-        return Chain(label.text, links)
+    def _from_name(self, label: Label, edge: str, start: Reference) -> Chain:
+        links = [self._link(label, edge, start.child)]
+        path = self._path(start.child)
+        return Chain(label.text, self._along(path, links, label), self._steps([start, *path]))
 
     def _from_frame(self, start: Reference) -> Chain:
         frame = self._search.frames[-start.parent - 1]
@@ -55,21 +57,32 @@ class Narrator:
         first = Link(frame.label, "other", "frame")
         label = Label(f"variable {name}")
         held = self._link(label, "frame", start.child)
-        return Chain(frame.label, self._down(start.child, [first, held], label))
+        path = self._path(start.child)
+        links = self._along(path, [first, held], label)
+        return Chain(frame.label, links, self._steps([start, *path])[-1 - len(path) :])
 
     def from_cycle(self, path: list[Reference]) -> Chain:
         """Read a way that begins at an object of a cycle."""
         start = self._search.objects[path[0].parent]
         label = Label(short_name(start))
         first = Link(f"cycle of {label.text}", "other", class_name(type(start)))
-        return Chain(f"cycle of {label.text}", self._along(path, [first], label))
+        links = self._along(path, [first], label)
+        return Chain(f"cycle of {label.text}", links, self._steps(path))
 
-    def _down(self, key: int, links: list[Link], label: Label) -> tuple[Link, ...]:
+    def _path(self, key: int) -> list[Reference]:
+        """Give the references from a holder down to the target."""
         path = []
         while key in self._search.toward:
             path.append(self._search.toward[key])
             key = path[-1].child
-        return self._along(path, links, label)
+        return path
+
+    def _steps(self, path: list[Reference]) -> tuple[tuple[int, str], ...]:
+        """List what a way leads through, each with its type."""
+        search = self._search
+        found: dict[int, Any] = search.root_objects | search.objects
+        keys = [key for key in (path[0].parent, *(one.child for one in path)) if key in found]
+        return tuple((key, class_name(type(found[key]))) for key in keys[-MOST_STEPS:])
 
     def _along(self, path: list[Reference], links: list[Link], label: Label) -> tuple[Link, ...]:
         objects, in_a_row = self._search.objects, 0

@@ -40,10 +40,13 @@ class Chain:
     Attributes:
         root: where it begins: a variable, ``Out[4]``, ``sys.last_value``, a running call, a cycle.
         links: from the root to the object, which the last one names.
+        steps: (id, type name) of every object on the way, those too that no link names: first the
+            root's own, last the object. Of a very long way only the end; no more than 64.
     """
 
     root: str
     links: tuple[Link, ...]
+    steps: tuple[tuple[int, str], ...] = ()
 
     def __str__(self) -> str:
         return " -> ".join(link.label for link in self.links)

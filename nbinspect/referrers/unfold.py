@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
+from nbinspect import _torch
 from nbinspect.blocks import GraphEdge, GraphNode
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import Reader, short_name
-from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.native import Reference, owned
+from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
+from nbinspect.heapgraph.roots import roots
 from nbinspect.referrers.backward import Backward
-from nbinspect.tensors import class_name, describe, is_tensor, looking, storage_bytes
+from nbinspect.tensors import (
+    class_name,
+    describe,
+    is_node,
+    is_tensor,
+    looking,
+    storage_bytes,
+)
 
 MOST_HOLDERS = 12  # of one box; more become a stub
 
@@ -50,17 +64,63 @@ def unfold(
             search.close()
 
 
+def follow(steps: tuple[tuple[int, str], ...]) -> Any:
+    """Give the object at the end of a way down from a root.
+
+    Args:
+        steps: a chain's: id and type name of the root's own dictionary first, of the object last.
+
+    Raises:
+        GoneError: one of them does not hold the next any more, or has another type now.
+
+    Cost: a pass over the heap.
+    """
+    (first, _), *rest = steps
+    with collector_paused(), looking():
+        box = [one for one in gc.get_objects() if id(one) == first] if first in roots() else []
+        for key, type_name in rest:
+            held = [child for holder in box for child in _held_by(holder) if id(child) == key]
+            box = [one for one in held[:1] if class_name(type(one)) == type_name]
+    if not box:
+        raise GoneError("it is not where it was any more")
+    return box.pop()
+
+
+def _held_by(holder: Any) -> Iterator[Any]:
+    """Yield what an object holds, for Python's collector or hidden from it."""
+    yield from referents(holder)
+    yield from (own_dict(holder) or {}).values()  # where they are depends on who asked before
+    if is_tensor(holder) or is_node(holder):
+        yield from (child for _, child, _ in owned(holder))
+    elif isinstance_of(holder, np.ndarray):
+        yield holder.base
+        yield from holder.flat if holder.dtype == object else ()
+    elif isinstance_of(holder, _torch.saved_tensor_type()):
+        yield holder.data
+
+
 def _holder(value: Any, wanted: int, type_name: str) -> Any:
     search = Backward([value], every_root=True, budget_s=2.0)
     del value
     try:
         search.one_level()
         found = search.objects.get(wanted, search.root_objects.get(wanted))
+        if found is None:
+            found = _owner(search, wanted)
         if found is None or class_name(type(found)) != type_name:
             raise GoneError(f"the {type_name} does not hold it any more")
         return found
     finally:
         search.close()
+
+
+def _owner(search: Backward, wanted: int) -> Any:
+    """Find an instance by its attributes' dictionary, which it may not have had when it was seen."""
+    for held in [one for one in search.objects.values() if type(one) is dict]:
+        for owner in gc.get_referrers(held):
+            if id(owner) == wanted and own_dict(owner) is held:
+                return owner
+    return None
 
 
 def _boxes(

@@ -45,8 +45,9 @@ def explore(report: ReferenceReport | GraphReport, target: object = None) -> Gra
 
     Args:
         report: what `nbinspect.refchain` answered, or `nbinspect.autograd`.
-        target: for `refchain`, the object that was asked about, only referred to weakly; without it, and for an
-            object that allows no weak reference, the picture does not unfold.
+        target: for `refchain`, the object that was asked about, only referred to weakly. Without
+            it, and for an object that allows no weak reference, a click finds it again on its way
+            down from a name.
 
     Returns:
         A widget that holds plain values alone, so it keeps nothing alive.

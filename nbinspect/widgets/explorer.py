@@ -196,15 +196,11 @@ def explore(report: ReferenceReport | GraphReport, target: object = None) -> Gra
 
         return FoldingExplorer(report)
     first = reference_graph(report)
-    if target is None:
-        return GraphExplorer(first, None, report)
     if issubclass(type(target), torch.UntypedStorage):
         note = "Unfolding begins at one tensor; several may look into a storage."
         return GraphExplorer(first, None, report, note)
     try:
         holders = Holders(report, target)
-    except TypeError:
-        kind = class_name(type(target))
-        note = f"Unfolding needs an object that can be weakly referenced, and a {kind} cannot."
-        return GraphExplorer(first, None, report, note)
-    return GraphExplorer(holders.first, holders, report)
+    except ValueError as error:
+        return GraphExplorer(first, None, report, str(error) if report.chains else "")
+    return GraphExplorer(holders.first, holders, report, holders.note)

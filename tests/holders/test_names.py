@@ -66,13 +66,13 @@ ring.append(ring)
         variables(
             {
                 "point.t": 10,
-                "pair[1]": 20,
+                "pair.second": 20,
                 "recent[1]": 30,
                 "bag, an element": 40,
                 "frozen, an element": 50,
                 "ordered['k']": 60,
                 "lists['k'][0]": 70,
-                "read_only (mappingproxy)['k']": 80,
+                "read_only['k']": 80,
                 "space.a": 90,
                 "chain.maps[0]['z']": 100,
                 "user_dict.data['q']": 110,
@@ -161,14 +161,14 @@ keeper.once
 """,
         variables(
             {
-                "f, default argument[0]": 10,
-                "f, default argument['y']": 20,
+                "f, default argument 'x'": 10,
+                "f, default argument 'y'": 20,
                 "f.note": 30,
                 "held_by_cell, closure variable 't'": 40,
                 "bound.args[0]": 50,
                 "bound.keywords['end']": 60,
                 "method.__self__.t": 70,
-                "Keeper.static.__func__, default argument[0]": 80,
+                "Keeper.static, default argument 'x'": 80,
                 "keeper.once": 90,
             }
         ),
@@ -266,7 +266,7 @@ frombuffer = torch.frombuffer(bytearray(400), dtype=torch.float32)
                 "part": 20,
                 "shaped[0]": 30,
                 "record": 40,
-                "view (memoryview) (managedbuffer)": 50,
+                "view": 50,
                 "first": 60,
                 "objects[0, 1]": 70,
                 "objects[1, 0]['k']": 80,
@@ -284,9 +284,9 @@ it, zipped, mapped = iter([torch.ones(10)]), zip([torch.ones(20)]), map(str, [to
 """,
         variables(
             {
-                "it (list_iterator)[0]": 10,
-                "zipped (zip)[0] (list_iterator)[0]": 20,
-                "mapped (map)[0] (list_iterator)[0]": 30,
+                "it, an element": 10,
+                "zipped, an element": 20,
+                "mapped, an element": 30,
             }
         ),
     ),

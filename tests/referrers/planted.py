@@ -356,8 +356,7 @@ del hidden
     ),
     Case(
         name="a function that is a class's own",
-        code=H
-        + "class Tools:\n    @staticmethod\n    def scale(x, by=h): pass\n    @property\n"
+        code=H + "class Tools:\n    @staticmethod\n    def scale(x, by=h): pass\n    @property\n"
         "    def mean(self, of=h): pass\ndel h",
         names=("Tools.scale, default argument 'by'",),
         edge="item",

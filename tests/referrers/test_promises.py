@@ -10,6 +10,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -213,6 +214,18 @@ class Builder:
         return loss, True
 
 
+def held_by(value: Any) -> list[Any]:
+    """What an object refers to, from Python and from C++, found without the package's own walk."""
+    found = [*gc.get_referents(value), *getattr(value, "__dict__", {}).values()]
+    if isinstance(value, torch.Tensor):
+        found += [value.grad_fn, value._base]
+    for node, _ in getattr(value, "next_functions", ()):
+        found.append(node)
+    for name in [one for one in dir(type(value)) if one.startswith("_raw_saved_")]:
+        found.append(getattr(value, name).data)
+    return found
+
+
 NAMES = ("planted_one", "planted_two", "planted_three")
 
 
@@ -220,7 +233,8 @@ NAMES = ("planted_one", "planted_two", "planted_three")
 @given(st.lists(SHAPES, min_size=1, max_size=3))
 def test_every_root_is_found_and_code_is_right(names: dict[str, Any], shapes: list[Any]) -> None:
     target: Any = torch.ones(4, requires_grad=True) * 2
-    leads = set()
+    leads: set[str] = set()
+    found: dict[int, Any] = {}
     for name, shape in zip(NAMES, shapes, strict=False):
         names[name], does = Builder(target).build(shape)
         leads |= {name} if does else set()
@@ -230,6 +244,20 @@ def test_every_root_is_found_and_code_is_right(names: dict[str, Any], shapes: li
     roots = {chain.root for chain in report.chains}
     for name in set(NAMES) & set(names):
         assert (name in roots) == (name in leads), (name, report.text())
+    alive = {id(one): one for one in gc.get_objects()}
+    for chain in report.chains:
+        if chain.root in NAMES:
+            assert chain.steps[0][0] == id(names)
+            assert chain.steps[-1] == (id(target), "Tensor")
+        for (holder, _), (held, type_name) in pairwise(chain.steps):
+            found = {id(one): one for one in held_by(alive[holder])}
+            assert held in found, (chain.steps, str(chain), type(alive[holder]))
+            assert type(found[held]).__name__ == type_name, (chain.steps, report.text())
+            assert not isinstance(alive[holder], weakref.ref)
+            alive.setdefault(held, found[held])  # a node that nothing in Python refers to
+        assert {link.key for link in chain.links if link.key} <= {key for key, _ in chain.steps}
+    alive.clear()
+    del found
     for chain in report.chains:
         first = chain.links[0].label
         if chain.root in NAMES and len(chain.links) == 1 and "," not in first:

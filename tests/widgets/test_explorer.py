@@ -162,22 +162,45 @@ def test_when_the_target_is_gone_the_picture_stays_as_it_was(explore):
 
 
 @pytest.mark.parametrize("target", [[1, 2], {"a": 1}, (3, [4]), 12345678])
-def test_what_no_weak_reference_can_point_to_stays_a_picture(explore, target):
-    shelf.value = target
-    explorer = explore(lambda: shelf.value)
-    assert "weakly referenced" in explorer.picture["caption"]
-    assert type(target).__name__ in explorer.picture["caption"]
+def test_what_no_weak_reference_can_point_to_is_found_by_its_way(explore, target):
+    shelf.value = {"in": [target]}
+    kind = type(target).__name__
+    del target
+    explorer = explore(lambda: shelf.value["in"][0])
+    assert f"No weak reference can point to a {kind}" in explorer.picture["caption"]
+    assert "down from tests.widgets.test_explorer.shelf" in explorer.picture["caption"]
+    click(explorer, "target")
+    assert explorer.picture["error"] == ""
+    click(explorer, key_of(explorer, "list"))
+    assert "dict" in {box.get("aria-label").split(",")[0] for box in boxes(explorer).values()}
+    shelf.value["in"][0] = "another"
+    click(explorer, key_of(explorer, "dict"))
+    gone = "t is gone: it is not where it was any more. The picture shows how it was."
+    assert explorer.picture["error"] == gone
+
+
+def test_without_the_object_it_is_found_by_its_way():
+    report = nbinspect.refchain(plant()(), name="t")
+    explorer = nbinspect.explore(report)
+    assert "weak" not in explorer.picture["caption"]
+    click(explorer, "target")
+    assert explorer.picture["error"] == ""
+    click(explorer, key_of(explorer, "list"))
+    assert "dict" in {box.get("aria-label").split(",")[0] for box in boxes(explorer).values()}
+    explorer.close()
+
+
+def test_what_neither_way_leads_to_stays_a_picture(explore):
+    def inside():
+        value = [1, 2]
+        return nbinspect.explore(nbinspect.refchain(value, name="t"), value)
+
+    explorer = inside()
+    assert "this list is neither" in explorer.picture["caption"]
     assert not any(unfolds(explorer, key) for key in boxes(explorer))
     serial = explorer.picture["serial"]
     click(explorer, "target")
     assert explorer.picture["serial"] == serial + 1, "the page waits for an answer"
-
-
-def test_without_the_object_there_is_the_picture():
-    target = plant()
-    explorer = nbinspect.explore(nbinspect.refchain(target(), name="t"))
-    assert "target" in boxes(explorer)
-    assert "weakly" not in explorer.picture["caption"]
     explorer.close()
 
 
