@@ -266,6 +266,12 @@ def is_pinned(storage: torch.UntypedStorage) -> bool:
         return False
 
 
+def n_tensors_over(storage: torch.UntypedStorage) -> int | None:
+    """Count the tensors that look into a storage; None if torch is silent."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return int(count(storage._cdata)) - 1 if count is not None else None  # 1 is this object
+
+
 @contextmanager
 def no_overrides() -> Iterator[None]:
     """Keep subclasses' functions, all active modes and functorch out of what is called."""

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
+import re
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
-from nbinspect import _torch
+from nbinspect import _torch, notebook
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import Reference, node_cap, walk
 from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.chains import Narrator
-from nbinspect.referrers.garbage import freed_bytes
+from nbinspect.referrers.garbage import freed_with
 from nbinspect.referrers.mends import break_cycle, mend
 from nbinspect.referrers.records import Chain, ReferenceReport
 from nbinspect.render.format import bytes_text
@@ -38,6 +40,8 @@ LARGEST_COUNT = 900_000_000  # Python gives more to what it never frees
 EMPTY = (tuple, str, bytes, frozenset)
 LONGEST_INTERNED = 4096
 MOST_CHAINS = 12
+MOST_BELOW, MOST_BELOW_ONE = 50_000, 2_000  # objects looked at to say what would go
+WEIGHING_S = 0.15
 COLLECTABLE, UNCOLLECTABLE, HELD = "collectable", "through C++", "held from outside"
 
 
@@ -159,17 +163,18 @@ def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
     n_references = sum(max(0, all_.python) + max(0, all_.native) for all_, _ in counts)
     python = sum(max(0, left.python) for _, left in counts)
     native = sum(max(0, left.native) for _, left in counts)
-    freed = freed_bytes(search) if cycle == COLLECTABLE else None
+    is_garbage = cycle == COLLECTABLE
+    freed = freed_with(search, search.objects, MOST_BELOW) if is_garbage else None
     sentence, code = _mend(search, chains, cycle, what.name)
     return ReferenceReport(
         name=what.name,
         description=what.description,
-        chains=tuple(chains),
+        chains=tuple(_weighed(search, chains)),
         n_references=n_references,
         n_explained=n_references - python - native,
         complete=not (python or native or search.notes or cycle == HELD),
         verdict=_verdict(python, native, cycle, freed, what.size_bytes),
-        collectable=cycle == COLLECTABLE,
+        collectable=is_garbage,
         uncollectable=cycle == UNCOLLECTABLE,
         mend=sentence.format(code) if code else sentence,
         code=code,
@@ -178,6 +183,22 @@ def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
         duration_s=time.perf_counter() - start,
         freed_bytes=freed,
     )
+
+
+def _weighed(search: Backward, chains: list[Chain]) -> Iterator[Chain]:
+    """Add what would go with each holder, as far as time allows, and the cells of variables."""
+    known: dict[int, int | None] = {}
+    end = time.monotonic() + WEIGHING_S
+    for chain in chains:
+        links = []
+        for link in chain.links:
+            if link.key in search.objects and link.key not in known and time.monotonic() < end:
+                known[link.key] = freed_with(search, [link.key], MOST_BELOW_ONE)
+            links.append(dataclasses.replace(link, retained_bytes=known.get(link.key)))
+        name = re.match(r"\w+", links[0].label)
+        cell = notebook.assigned_in(name[0]) if name else None
+        links[0] = dataclasses.replace(links[0], cell=cell)
+        yield dataclasses.replace(chain, links=tuple(links))
 
 
 def _mend(search: Backward, chains: list[Chain], cycle: str, name: str) -> tuple[str, str]:

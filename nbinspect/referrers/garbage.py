@@ -1,47 +1,72 @@
-"""What a collection would free together with an object that only garbage holds."""
+"""What would go together with an object: what only it, or only garbage, holds."""
 
 from __future__ import annotations
 
 import sys
 import types
 from collections import Counter
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 from nbinspect import _torch
-from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.native import owned
 from nbinspect.heapgraph.objects import isinstance_of, referents
 from nbinspect.referrers.backward import Backward
-from nbinspect.tensors import is_node, is_tensor, storages
+from nbinspect.tensors import is_node, is_tensor, storage_bytes
 
-MOST_OBJECTS = 50_000
 LIVING = (type, types.ModuleType, types.CodeType, types.BuiltinFunctionType)
 
 
-def freed_bytes(search: Backward) -> int | None:
-    """Give the bytes of all storages that only the objects of a search keep alive.
+def freed_with(search: Backward, keys: Iterable[int], most_objects: int) -> int | None:
+    """Give the bytes of all storages that would be freed if some objects of a search went.
 
-    Takes away, in thought, the references that these objects and all below them have to each
-    other: what has none left would go, as in Python's own collector.
+    Takes away, in thought, the references that they and all below them have to each other: what
+    has none left would go, as in Python's own collector.
 
     Args:
-        search: one that found no root and nothing invisible that holds any of its objects.
+        search: has walked the autograd graph, if there is a tensor in it.
+        keys: ids of the objects.
+        most_objects: how many below them to look at.
 
     Returns:
         Bytes, or None if too much lies below to look at.
     """
-    below = _below(search)
+    below = _below(search, set(keys), most_objects)
     if below is None:
         return None
-    objects, inner, counted = below
-    kept = [key for key in objects if _is_held(search, objects, key, inner, counted)]
-    alive = _spread(objects, kept)
-    dead = {key: one for key, one in objects.items() if key not in alive and is_tensor(one)}
-    native = search.native.found if search.native is not None else {}
-    shared = {one for key, other in native.items() if key not in dead for one in _keys(other)}
-    sizes = {one: size for tensor in dead.values() for one, size in _keys(tensor).items()}
-    objects.clear()
-    return sum(size for one, size in sizes.items() if one not in shared)
+    kept = [key for key in below.objects if _is_held(search, below, key)]
+    alive = _spread(below.objects, kept)
+    dead = [one for key, one in below.objects.items() if key not in alive and is_tensor(one)]
+    below.objects.clear()
+    return _bytes_of(dead)
+
+
+def _bytes_of(tensors: list[Any]) -> int | None:
+    """Sum the storages that no other tensors look into."""
+    over = Counter[int]()
+    sizes: dict[int, int] = {}
+    for tensor in tensors:
+        try:
+            storage = tensor.untyped_storage()
+            n_all, key = _torch.n_tensors_over(storage), _torch.handle(storage)
+        except (RuntimeError, NotImplementedError):  # sparse: its parts are its own
+            sizes[-id(tensor)] = storage_bytes(tensor) or 0
+            continue
+        if n_all is None:
+            return None
+        over[key] += 1
+        if over[key] == n_all:
+            sizes[key] = storage_bytes(tensor) or 0
+    return sum(sizes.values())
+
+
+class _Below(NamedTuple):
+    """Objects by id, and how many references from among them each has, in Python and in C++."""
+
+    starts: set[int]
+    objects: dict[int, Any]
+    python: Counter[int]
+    native: Counter[int]
 
 
 def _held_by(value: Any) -> list[tuple[Any, bool, bool]]:
@@ -54,42 +79,38 @@ def _held_by(value: Any) -> list[tuple[Any, bool, bool]]:
     return found + [(one, not (counted or is_node(one)), counted) for _, one, counted in native]
 
 
-def _below(search: Backward) -> tuple[dict[int, Any], Counter[int], Counter[int]] | None:
-    """Give all that the search's objects lead to, with the references that it has from inside."""
-    objects, inner, counted = dict(search.objects), Counter[int](), Counter[int]()
+def _below(search: Backward, starts: set[int], most_objects: int) -> _Below | None:
+    """Give all that some objects lead to, short of the roots and of what lives anyway."""
+    objects = {key: search.objects[key] for key in starts}
+    below = _Below(starts, objects, Counter(), Counter())
     todo = list(objects.values())
     while todo:
         for child, is_python, is_counted in _held_by(todo.pop()):
             key = id(child)
-            inner[key] += is_python
-            counted[key] += is_counted
+            below.python[key] += is_python
+            below.native[key] += is_counted
             if key in objects or key in search.roots or isinstance_of(child, *LIVING):
                 continue
             objects[key] = child
             todo.append(child)
-        if len(objects) > MOST_OBJECTS:
+        if len(objects) > most_objects:
             objects.clear()
             return None
-    return objects, inner, counted
+    return below
 
 
-def _is_held(
-    search: Backward,
-    objects: dict[int, Any],
-    key: int,
-    inner: Counter[int],
-    counted: Counter[int],
-) -> bool:
+def _is_held(search: Backward, below: _Below, key: int) -> bool:
     """Say whether anything but these objects refers to one of them."""
-    if key in search.objects:
+    if key in below.starts:
         return False
-    value = objects[key]
-    ours = 3 + (search.native is not None and key in search.native.found)
-    python = sys.getrefcount(value) - ours - inner[key] - search.is_indexed(value)
+    value = below.objects[key]
+    ours = 3 + (key in search.objects) + search.is_indexed(value)
+    ours += search.native is not None and key in search.native.found
+    python = sys.getrefcount(value) - ours - below.python[key]
     if not is_tensor(value):
         return python - is_node(value) > 0
     owners = _torch.use_count(value) or 1
-    return python - (owners > 1) > 0 or owners - 1 - counted[key] > 0
+    return python - (owners > 1) > 0 or owners - 1 - below.native[key] > 0
 
 
 def _spread(objects: dict[int, Any], keys: list[int]) -> set[int]:
@@ -101,9 +122,3 @@ def _spread(objects: dict[int, Any], keys: list[int]) -> set[int]:
                 alive.add(id(child))
                 todo.append(id(child))
     return alive
-
-
-def _keys(value: Any) -> dict[tuple[str, int], int]:
-    """Give the storages of a tensor, each with its size; a node has none."""
-    found = storages(value) if is_tensor(value) else ()
-    return {} if isinstance(found, Unavailable) else {one.key: one.size_bytes for one in found}

@@ -22,6 +22,9 @@ class Link:
         droppable: the label, less what cannot be taken out of its holder: an item of a tuple.
         container: the built-in type of what the label is an item of, "" if of none; ``mixed list``
             if some of its items are no tensors.
+        retained_bytes: bytes of the storages that would be freed if it went; None if not known.
+        cell: number of the last cell that assigns the variable that the label begins with; None
+            if there is none.
     """
 
     label: str
@@ -31,6 +34,8 @@ class Link:
     key: int = 0
     droppable: str = ""
     container: str = ""
+    retained_bytes: int | None = None
+    cell: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

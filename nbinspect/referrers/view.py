@@ -20,6 +20,7 @@ from nbinspect.blocks import (
 )
 from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
 from nbinspect.referrers.sentence import headline
+from nbinspect.render.format import bytes_text
 
 NAMED_EDGES = {"attribute", "item", "other"}  # the next box says how it is held
 HUES = {
@@ -77,7 +78,21 @@ def _target(report: ReferenceReport) -> GraphNode:
     kind = (
         report.description if report.size_bytes is None else report.description.partition(", ")[0]
     )
-    return GraphNode("target", report.name, kind, "target", "VARIABLE", report.size_bytes)
+    size = report.size_bytes
+    detail = _detail(report.chains[0].links[-1]) if report.chains else ()
+    if size is not None and not any("In[" in line for line in detail):
+        detail = (*detail, "which cell made it is not known: torch keeps no note of it")
+    return GraphNode("target", report.name, kind, "target", "VARIABLE", size, detail)
+
+
+def _detail(link: Link) -> tuple[str, ...]:
+    """Say what would go with a holder, and which cell its variable is from."""
+    lines = []
+    if link.retained_bytes:
+        lines.append(f"{bytes_text(link.retained_bytes)} would be freed with it")
+    if link.cell is not None:
+        lines.append(f"last assigned in In[{link.cell}]")
+    return tuple(lines)
 
 
 def _draw(
@@ -93,7 +108,8 @@ def _draw(
         role = "root" if number == 0 else "holder"
         hue = HUES.get(link.edge, "OTHER")
         kind = "" if link.label.endswith(link.type_name) else link.type_name
-        node = GraphNode(key, link.label, kind, role, hue, link.size_bytes)  # type: ignore[arg-type]  # mypy widens the literal
+        size, detail = link.size_bytes, _detail(link)
+        node = GraphNode(key, link.label, kind, role, hue, size, detail)  # type: ignore[arg-type]  # mypy widens the literal
         nodes.setdefault(key, node)
         keys.append(key)
     names = [

@@ -147,3 +147,14 @@ def test_help_and_tab(kernel: Kernel) -> None:
     assert "Examples:" in text
     assert kernel.complete("%refchain -") == ["--all", "--largest", "--type", "-o"]
     assert kernel.complete("%refchain h --a") == ["--all"]
+
+
+def test_the_cell_that_assigns_a_holder_is_named(kernel: Kernel) -> None:
+    count = kernel.ok("def f():\n    named = 1\nnamed, other = [torch.ones(9)], 2").count
+    kernel.ok("named[0]; [named for named in range(3)]; f.named = 3\nlambda named: 0;")
+    kernel.ok("%refchain named[0] -o kept ;")
+    assert kernel.value("kept.chains[0].links[0].cell") == str(count)
+    kernel.ok("probe = weakref.ref(named[0])\n%refchain probe() -o kept ;")
+    assert f"last assigned in In[{count}]" in kernel.value("kept.html()")
+    kernel.ok("exec('unnoted = [torch.ones(9)]')\n%refchain unnoted[0] -o kept ;")
+    assert kernel.value("kept.chains[0].links[0].cell") == "None"
