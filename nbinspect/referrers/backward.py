@@ -111,7 +111,8 @@ class Backward:
     def _search(self) -> None:
         level, depth = list(self.objects.values()), 0
         while level and not self._is_done(depth):
-            below, level = level, self._holders_of(level)
+            below = set(map(id, level))  # a list of them would be one more holder
+            level = self._holders_of(level)
             if (depth == 0 or not (level or self.hits)) and self._has_unexplained(below):
                 level += self._untracked(below)
             depth += 1
@@ -120,10 +121,9 @@ class Backward:
 
     def one_level(self) -> None:
         """Find the direct holders only."""
-        targets = list(self.objects.values())
-        self._holders_of(targets)
-        if self._has_unexplained(targets):
-            self._untracked(targets)
+        self._holders_of(list(self.objects.values()))
+        if self._has_unexplained(self.targets):
+            self._untracked(self.targets)
 
     def close(self) -> None:
         """Let go of everything, even if an error's traceback still holds this search."""
@@ -256,13 +256,13 @@ class Backward:
                 if id(value) in wanted:
                     yield frame, Reference(-number, id(value), "", False)
 
-    def _untracked(self, level: list[Any]) -> list[Any]:
-        """Find NumPy arrays over or of these objects, and saved tensors that Python code keeps.
+    def _untracked(self, wanted: set[int]) -> list[Any]:
+        """Find NumPy arrays over or of some objects, and saved tensors that Python code keeps.
 
         The collector does not track them, so all that tracked objects hold is looked through.
         """
-        found, noted, wanted = dict[int, Any](), set[Reference](), set(map(id, level))
-        self.ours |= {id(level), id(found)}
+        found, noted = dict[int, Any](), set[Reference]()
+        self.ours.add(id(found))
         kinds = (np.ndarray, _torch.saved_tensor_type())
         for value in HeapIndex(gc.get_objects()).untracked(*kinds):
             steps = _steps_from(value, wanted)
@@ -275,9 +275,9 @@ class Backward:
         self.objects.update(found)
         return list(found.values())
 
-    def _has_unexplained(self, level: list[Any]) -> bool:
+    def _has_unexplained(self, keys: set[int]) -> bool:
         return not self._is_namer and any(
-            count > 0 for key in map(id, level) for count in self.unexplained(key)
+            count > 0 for key in keys for count in self.unexplained(key)
         )
 
     def unexplained(self, key: int) -> Unexplained:
