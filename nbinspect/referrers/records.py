@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import typing
 from dataclasses import dataclass
+from typing import Any
 
 from nbinspect.blocks import View
 from nbinspect.records import Record
+
+if typing.TYPE_CHECKING:
+    import graphviz
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +106,28 @@ class ReferenceReport(Record):
         from nbinspect.referrers.view import report_view
 
         return report_view(self)
+
+    def to_objgraph(self, max_depth: int = 5, **options: Any) -> graphviz.Source:
+        """How does objgraph draw the part of this that Python sees?
+
+        Args:
+            max_depth: how many references up.
+            options: of `objgraph.show_backrefs`, e.g. ``too_many``, ``filter``, ``refcounts``.
+
+        Returns:
+            DOT text that a notebook shows as a picture, and that ``.render()`` writes to a file.
+
+        Raises:
+            LookupError: the object is gone, or no name leads to it by which it can be found again.
+
+        **Cost**: a pass over the heap for each box, and one to find the object. objgraph collects
+        garbage before it looks.
+        **Blind to**: all that torch holds from C++, as objgraph is.
+        **Source**: `objgraph.show_backrefs`, which knows type counts and growth too.
+        """
+        from nbinspect.referrers.unfold import objgraph_picture
+
+        return objgraph_picture([chain.steps for chain in self.chains], max_depth, options)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import io
+import typing
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,6 +27,9 @@ from nbinspect.tensors import (
     looking,
     storage_bytes,
 )
+
+if typing.TYPE_CHECKING:
+    import graphviz
 
 MOST_HOLDERS = 12  # of one box; more become a stub
 
@@ -84,6 +89,23 @@ def follow(steps: tuple[tuple[int, str], ...]) -> Any:
     if not box:
         raise GoneError("it is not where it was any more")
     return box.pop()
+
+
+def objgraph_picture(
+    ways: list[tuple[tuple[int, str], ...]], max_depth: int, options: dict[str, Any]
+) -> graphviz.Source:
+    """Let objgraph draw what refers to the object at the end of some ways down from roots."""
+    import graphviz
+    import objgraph
+
+    starts = roots()
+    way = next((one for one in ways if one and one[0][0] in starts), None)
+    if way is None:
+        raise GoneError("no name leads to it by which it can be found again")
+    box, text = [follow(way)], io.StringIO()
+    ours = {"extra_ignore": [id(box)], **options}
+    objgraph.show_backrefs(box, max_depth=max_depth, output=text, **ours)
+    return graphviz.Source(text.getvalue())
 
 
 def _held_by(holder: Any) -> Iterator[Any]:

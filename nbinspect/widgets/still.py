@@ -14,6 +14,11 @@ from nbinspect.records import Record
 from nbinspect.render.format import bytes_text
 from nbinspect.widgets import page
 
+# Bars that no kernel fills any more: the front end would say "Loading widget..." in their place.
+_UNLOADED = (
+    ".jp-OutputArea-child:has(> .jp-OutputArea-output.lm-Panel):not(:has(.nbl-live))"
+    ":has(+ .jp-OutputArea-child .{})"
+)
 _PNG_SHARE, _MAX_REST_S = 0.05, 5.0
 
 
@@ -102,7 +107,8 @@ class Still:
         return shown is not None and (shown.bars, shown.error) == (picture.bars, picture.error)
 
     def _bundle(self, picture: LivePicture) -> dict[str, Any]:
-        html = f'<div class="{self.css_class}">{picture.html()}</div>'
+        style = f"<style>{_UNLOADED.format(self.css_class)} {{ display: none; }}</style>"
+        html = f'<div class="{self.css_class}">{style}{picture.html()}</div>'
         return {"text/plain": picture.text(), "text/html": html}
 
 

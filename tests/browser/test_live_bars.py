@@ -135,6 +135,9 @@ def test_a_saved_notebook_shows_the_picture_when_opened_again(saved, open_notebo
     still = lab.cell(0).locator("[class^=nbinspect-still]")
     expect(still).to_be_visible()
     expect(still).to_contain_text(re.compile(r"Memory at \d\d:\d\d:\d\d.*this process", re.DOTALL))
+    for words in ("Loading widget", "Error displaying"):
+        shown = lab.page.get_by_text(words)
+        assert not any(shown.nth(n).is_visible() for n in range(shown.count()))
     lab.page.screenshot(path=str(artifacts / "live-reopened.png"))
     assert lab.outside == []
 

@@ -190,6 +190,22 @@ def test_without_the_object_it_is_found_by_its_way():
     explorer.close()
 
 
+def test_objgraph_draws_its_part():
+    target = plant()
+    report = nbinspect.refchain(target(), name="t")
+    counts = sys.getrefcount(target()), target()._use_count()
+    dot = report.to_objgraph(max_depth=4, refcounts=True).source
+    assert (sys.getrefcount(target()), target()._use_count()) == counts
+    assert dot.startswith("digraph ObjectGraph")
+    assert [word for word in ("Tensor", "list", "dict", "Shelf") if word not in dot] == []
+    assert "_held_by" not in dot
+    vars(shelf).clear()
+    with pytest.raises(LookupError, match="not where it was any more"):
+        report.to_objgraph()
+    with pytest.raises(LookupError, match="no name leads to it"):
+        nbinspect.refchain(3).to_objgraph()
+
+
 def test_what_neither_way_leads_to_stays_a_picture(explore):
     def inside():
         value = [1, 2]
