@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from nbinspect import _torch
+from nbinspect import _torch, notebook
 from nbinspect.blocks import GraphEdge, GraphNode
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labelling import Label
@@ -19,6 +19,8 @@ from nbinspect.heapgraph.native import Reference, owned
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
 from nbinspect.heapgraph.roots import roots
 from nbinspect.referrers.backward import Backward
+from nbinspect.referrers.garbage import freed_with
+from nbinspect.referrers.view import details
 from nbinspect.tensors import (
     class_name,
     describe,
@@ -31,6 +33,7 @@ from nbinspect.tensors import (
 if typing.TYPE_CHECKING:
     import graphviz
 
+MOST_BELOW = 2_000  # objects looked at to say what would be freed with a box
 MOST_HOLDERS = 12  # of one box; more become a stub
 
 
@@ -180,10 +183,11 @@ def _box(
     step = reader.step(label, holder, child, reference.slot, short_name)
     kind = class_name(type(holder))
     if root is not None:
-        node = GraphNode(own, step.label.text, "variable", "root", "VARIABLE")
+        detail = details(None, notebook.assigned_in(step.label.text))
+        node = GraphNode(own, step.label.text, "variable", "root", "VARIABLE", None, detail)
         return node, GraphEdge(own, key), kind
-    described = describe(holder) if is_tensor(holder) else ""
-    size = storage_bytes(holder) if is_tensor(holder) else None
-    shown = f"{kind} {described}".strip()
-    node = GraphNode(own, short_name(holder), shown, "holder", "OTHER", size, (), can_unfold=True)
+    name, size = short_name(holder), storage_bytes(holder) if is_tensor(holder) else None
+    shown = f"{kind} {describe(holder)}" if is_tensor(holder) else kind if kind != name else ""
+    detail = details(freed_with(search, [reference.parent], MOST_BELOW), None)
+    node = GraphNode(own, name, shown, "holder", "OTHER", size, detail, can_unfold=True)
     return node, GraphEdge(own, key, step.label.text.strip(" ,") or reference.slot), kind

@@ -79,19 +79,23 @@ def _target(report: ReferenceReport) -> GraphNode:
         report.description if report.size_bytes is None else report.description.partition(", ")[0]
     )
     size = report.size_bytes
-    detail = _detail(report.chains[0].links[-1]) if report.chains else ()
+    detail = _details_of(report.chains[0].links[-1]) if report.chains else ()
     if size is not None and not any("In[" in line for line in detail):
         detail = (*detail, "which cell made it is not known: torch keeps no note of it")
     return GraphNode("target", report.name, kind, "target", "VARIABLE", size, detail)
 
 
-def _detail(link: Link) -> tuple[str, ...]:
+def _details_of(link: Link) -> tuple[str, ...]:
+    return details(link.retained_bytes, link.cell)
+
+
+def details(retained_bytes: int | None, cell: int | None) -> tuple[str, ...]:
     """Say what would go with a holder, and which cell its variable is from."""
     lines = []
-    if link.retained_bytes:
-        lines.append(f"{bytes_text(link.retained_bytes)} would be freed with it")
-    if link.cell is not None:
-        lines.append(f"last assigned in In[{link.cell}]")
+    if retained_bytes:
+        lines.append(f"{bytes_text(retained_bytes)} would be freed with it")
+    if cell is not None:
+        lines.append(f"last assigned in In[{cell}]")
     return tuple(lines)
 
 
@@ -108,7 +112,7 @@ def _draw(
         role = "root" if number == 0 else "holder"
         hue = HUES.get(link.edge, "OTHER")
         kind = "" if link.label.endswith(link.type_name) else link.type_name
-        size, detail = link.size_bytes, _detail(link)
+        size, detail = link.size_bytes, _details_of(link)
         node = GraphNode(key, link.label, kind, role, hue, size, detail)  # type: ignore[arg-type]  # mypy widens the literal
         nodes.setdefault(key, node)
         keys.append(key)

@@ -85,6 +85,6 @@ class GrowingGraph:
             node = dataclasses.replace(node, can_unfold=False)
         if (why := self.gone.get(node.key)) is None:
             return node
-        kind = node.type_name or "object"
+        kind = node.type_name or node.label
         detail = (*node.detail, why)
         return dataclasses.replace(node, type_name=f"gone: {kind}", detail=detail, can_unfold=False)
