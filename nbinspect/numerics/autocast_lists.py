@@ -7,7 +7,6 @@ what it was broken up into. So the names are brought back here: ``_log_softmax``
 from __future__ import annotations
 
 import functools
-from types import FrameType
 from typing import Literal
 
 from nbinspect import _torch
@@ -83,13 +82,3 @@ def policy(name: str, device: str) -> Policy:
     if name in widest or name not in _torch.autocast_operations(device):
         return "inputs"
     return "float32"
-
-
-def called_by(frame: FrameType | None) -> str:
-    """Name the loss or other function of `torch.nn.functional` that runs an operation directly.
-
-    Autocast casts before such a function, so that what it consists of runs in float32 as well.
-    """
-    if frame is None or frame.f_globals.get("__name__") != "torch.nn.functional":
-        return ""
-    return frame.f_code.co_name

@@ -80,9 +80,19 @@ def values_of(tensor: Any) -> tuple[Any, ...] | str:
         tensor = tensor.values()
     elif tensor.layout != torch.strided:  # mkldnn's own
         tensor = tensor.to_dense()
+    if _lacks_bytes(tensor):
+        return "without data"
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
     return (tensor.detach().resolve_neg(),)
+
+
+def _lacks_bytes(tensor: Any) -> bool:
+    """Say whether there is nothing to read: a freed storage, or autograd's zeros without memory."""
+    if not tensor.numel():
+        return False
+    storage = tensor.untyped_storage()
+    return storage.nbytes() == 0 or _torch.is_zero_tensor(tensor)
 
 
 def _wrapped(tensor: Any) -> tuple[Any, ...] | str:

@@ -52,7 +52,7 @@ class Event(NamedTuple):
 
     Attributes:
         name: without namespace and overload.
-        caller: the function of `torch.nn.functional` that it is a part of, "".
+        caller: the function that it is a part of, e.g. ``l1_loss``, "" if that is not known.
         inputs: its floating-point tensors.
         outputs: those it made or changed.
         spreads: the values of each output, None where they cannot be read.
@@ -163,7 +163,7 @@ class Forecast:
         if event.node in self._nodes:
             return bool(self._nodes[event.node] & bit)
         rule = policy(event.name, setting.device)
-        if event.caller and policy(event.caller, setting.device) == "float32":
+        if event.phase == "forward" and _is_kept_wide(event, setting.device):
             rule = "float32"
         if event.phase == "backward" and rule == "half":  # autocast is no longer on in there
             rule = "inputs"
@@ -182,6 +182,15 @@ class Forecast:
         if tensor.dtype == torch.float16:
             return -1
         return known.half if known is not None else 0
+
+    def reserve(self, name: str, inputs: Sequence[Any], outputs: Sequence[Any], dtype: Any) -> None:
+        """Note the dtype of what is made without values yet, as dropout does for its mask."""
+        nothing = [None] * len(outputs)
+        event = Event(name, "", inputs, outputs, nothing, (), dtype, None, "forward")
+        half = self.runs_half(event)
+        for out in outputs:
+            if self._find(out) is None:
+                self._remember(out, None, half, 0.0)
 
     def meant(self, event: Event, largest: float) -> float:
         """Give the magnitude of a mask's values in a result that is as large as that, 0 if none.
@@ -337,6 +346,16 @@ def _handle(tensor: Any) -> int | None:
         return _torch.handle(tensor.untyped_storage())
     except (RuntimeError, NotImplementedError):  # sparse, or half made
         return None
+
+
+def _is_kept_wide(event: Event, device: str) -> bool:
+    """Say whether an operation is a part of a function that runs in float32 as a whole.
+
+    Attention does where torch works it out step by step, in spite of autocast.
+    """
+    if event.caller == "scaled_dot_product_attention":
+        return not event.name.startswith("_scaled_dot_product")
+    return bool(event.caller) and policy(event.caller, device) == "float32"
 
 
 def _puts_infinity(event: Event) -> bool:

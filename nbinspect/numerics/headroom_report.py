@@ -106,7 +106,7 @@ def _forecasted(collector: Collector, i: int) -> Forecasted:
 
 
 def _close(largest: float) -> str:
-    near = LIMIT <= largest < 1.02 * LIMIT
+    near = LIMIT <= largest < 1.05 * LIMIT
     return "it is so near to the limit that rounding decides" if near else ""
 
 

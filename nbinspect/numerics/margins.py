@@ -11,7 +11,7 @@ from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
 
 from nbinspect import _torch
-from nbinspect.numerics.autocast_lists import called_by
+from nbinspect.numerics.call_sites import CallSites
 from nbinspect.numerics.exponents import Spread, spread, values_of
 from nbinspect.numerics.forecast import Event, Forecast, Setting
 from nbinspect.numerics.headroom_records import HeadroomReport
@@ -149,6 +149,7 @@ class Collector:
         settings = [Setting(f"autocast on {kind}", kind) for kind in kinds]
         self.forecast = Forecast([*settings, Setting("the model in float16", None)])
         self.phases = Phases()
+        self._sites = CallSites()
         self.tallies: dict[Key, Tally] = {}
         self.runs: dict[int, Run] = {}
         self.skipped: Counter[str] = Counter()
@@ -167,7 +168,7 @@ class Collector:
     def __call__(self, func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Look at an operation's results."""
         name = _torch.op_name(func).partition("::")[2]
-        if func.is_view or name in _SAME or name.rstrip("_") in _UNWRITTEN:
+        if func.is_view or name in _SAME:
             return
         with looking():
             outputs = self._outputs(
@@ -177,6 +178,9 @@ class Collector:
                 self.scale = 1 / float(args[2])
             if outputs:
                 given = (*args, *kwargs.values())
+                if name.rstrip("_") in _UNWRITTEN:  # only its dtype is known yet
+                    self.forecast.reserve(name, _floats(given), outputs, kwargs.get("dtype"))
+                    return
                 self._see(f"{func.namespace}.{name}", given, outputs, kwargs.get("dtype"))
 
     def _outputs(self, made: Any) -> list[Any]:
@@ -198,8 +202,8 @@ class Collector:
         self.n_recomputed += recomputed
         event = Event(
             op.partition(".")[2],
-            called_by(frame.f_back),
-            [one for one in _tensors(given) if one.is_floating_point()],
+            self._sites.called_by(frame.f_back),
+            _floats(given),
             outputs,
             [self._spread(one) for one in outputs],
             [float(one) for one in given if type(one) in {int, float}],
@@ -264,6 +268,10 @@ def _tensors(value: Any) -> Iterator[Any]:
     elif type(value) in {tuple, list}:
         for one in value:
             yield from _tensors(one)
+
+
+def _floats(given: Any) -> list[Any]:
+    return [one for one in _tensors(given) if one.is_floating_point()]
 
 
 def _caution(frame: FrameType) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -31,16 +32,17 @@ class FirstBad(TorchDispatchMode):
         self._cast: int | None = None
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        given = [one for one in tree_leaves((args, kwargs)) if torch.is_tensor(one)]
+        was_bad = any(map(is_bad, given))  # before an operation in place writes into them
         result = func(*args, **(kwargs or {}))
         name = func._schema.name.replace("::", ".")
-        given = [one for one in tree_leaves((args, kwargs)) if torch.is_tensor(one)]
         literal = any(isinstance(one, float) and math.isinf(one) for one in tree_leaves(args))
         made = [one for one in tree_leaves(result) if torch.is_tensor(one)]
         if self._cast is not None:
             storages = [one.untyped_storage()._cdata for one in given]
             if self._cast in storages and not func.is_view:
                 self.op, self._cast = name, None
-        elif not (self.op or literal or any(map(is_bad, given))) and any(map(is_bad, made)):
+        elif not (self.op or literal or was_bad or "empty" in name) and any(map(is_bad, made)):
             self.in_backward = torch._C._current_autograd_node() is not None
             if name == "aten._to_copy":
                 self._cast = made[0].untyped_storage()._cdata
@@ -248,3 +250,91 @@ def _(model: nn.Module, precision: Context) -> None:
         hidden = model[0](torch.arange(10)) * 1e5
         loss = model[1](hidden).mean()
     loss.backward()
+
+
+@case("attention that torch works out step by step", False, Model(mlp, 3))
+def _(model: nn.Module, precision: Context) -> None:
+    x, bias = torch.randn(2, 16, 64) * 300, torch.zeros(16, 16, requires_grad=True)
+    with precision:
+        query, key = model[0](x), model[2](x)  # their products are far beyond float16
+        out = F.scaled_dot_product_attention(query, key, key, attn_mask=bias)
+        loss = out.mean()
+    (loss / 1e4).backward()
+
+
+@case("dropout, whose mask has the dtype of what it is for", True, Model(mlp, 10))
+def _(model: nn.Module, precision: Context) -> None:
+    with precision:
+        loss = F.dropout(model(torch.randn(32, 64)), 0.1).pow(3).mean()
+    loss.backward()
+
+
+LAYERS: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    F.relu,
+    F.gelu,
+    F.silu,
+    F.softplus,
+    F.dropout,
+    torch.tanh,
+    torch.sigmoid,
+    torch.abs,
+    lambda h: h * 50,
+    lambda h: h + 1000,
+    lambda h: h * h,
+    lambda h: h.pow(3),
+    lambda h: h.softmax(-1),
+    lambda h: F.log_softmax(h, -1),
+    lambda h: (h / 10).clamp(max=12).exp(),
+    lambda h: h.cumsum(-1),
+    lambda h: h.sum(-1, keepdim=True).expand_as(h),
+    lambda h: h - h.mean(-1, keepdim=True),
+    lambda h: F.normalize(h, dim=-1),
+    lambda h: torch.cat([h, h * 3], -1)[..., :16],
+    lambda h: torch.stack([h, h]).sum(0),
+    lambda h: h.clone().mul_(20),
+    lambda h: torch.where(h > 0, h, -h * 4),
+    lambda h: F.max_pool1d(h.unsqueeze(0), 3, 1, 1)[0],
+    lambda h: h[..., :2].prod(-1, keepdim=True) + h,
+    lambda h: torch.einsum("bi,bj->ij", h, h),
+    lambda h: h.t() @ h,
+    lambda h: F.layer_norm(h, (16,)) * 30,
+    lambda h: h + torch.arange(16.0) * 900,
+)
+LOSSES: tuple[Callable[[torch.Tensor], torch.Tensor], ...] = (
+    torch.mean,
+    torch.sum,
+    lambda h: F.mse_loss(h, torch.zeros(16, 16)),
+    lambda h: F.l1_loss(h, torch.zeros(16, 16)),
+    lambda h: F.smooth_l1_loss(h, torch.ones(16, 16)),
+    lambda h: F.huber_loss(h, torch.ones(16, 16)),
+    lambda h: F.cross_entropy(h, torch.zeros(16, dtype=torch.long)),
+    lambda h: F.binary_cross_entropy_with_logits(h, torch.ones(16, 16)),
+    lambda h: h.square().mean(),
+    torch.norm,
+    lambda h: h.logsumexp(-1).mean(),
+)
+
+
+def random_case(seed: int) -> Case:
+    """Draw a network of two to six parts, with weights, inputs and a loss of any size."""
+    draw = random.Random(seed)
+    parts = [
+        None if draw.random() < 0.45 else draw.choice(LAYERS) for _ in range(draw.randint(2, 6))
+    ]
+    factors = {n: 10 ** draw.uniform(-0.5, 2.2) for n in range(len(parts))}
+    loss, of_input, of_loss = (
+        draw.choice(LOSSES),
+        10 ** draw.uniform(-1, 4),
+        10 ** draw.uniform(-2, 4),
+    )
+
+    def step(model: nn.Module, precision: Context) -> None:
+        hidden = (torch.randn(16, 16) * of_input).requires_grad_()
+        with precision:
+            for layer, part in zip(model, parts, strict=True):  # type: ignore[arg-type]
+                hidden = layer(hidden) if part is None else part(hidden)
+            total = loss(hidden) * of_loss
+        total.backward()
+
+    make = Model(lambda: [nn.Linear(16, 16) for _ in parts], factors=factors)
+    return Case(f"seed {seed}", False, make, step, seed)
