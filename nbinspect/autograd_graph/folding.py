@@ -56,18 +56,13 @@ class Folding:
         n_boxes = len(self._items)
         level: list[Item] = list(self._items)
         while level:
-            below: list[Item] = []
-            for item in level:
-                if not isinstance(item, Group) or item.kind != "module" or len(item.items) < 2:
-                    continue
-                only = len(self._items) == 1 and item is self._items[0]
-                is_leaf_module = not any(isinstance(one, Group) for one in item.items)
-                after = n_boxes + len(item.items) - 1
-                if only or (after <= READABLE and not (is_leaf_module and n_boxes > 6)):
-                    opened.add(item.key)
-                    n_boxes = after
-                    below += item.items
-            level = below
+            groups = [one for one in level if isinstance(one, Group) and _is_composed(one)]
+            n_more = sum(len(one.items) - 1 for one in groups)
+            if not groups or (opened and n_boxes + n_more > READABLE):
+                break
+            opened |= {one.key for one in groups}
+            n_boxes += n_more
+            level = [item for one in groups for item in one.items]
         return opened
 
     def graph(self, opened: Set[str], colour: Colour = "saved") -> Graph:
@@ -93,6 +88,13 @@ class Folding:
             for node in _nodes(item):
                 home[node.key] = key
         return drawing.finish(home, self._links)
+
+
+def _is_composed(group: Group) -> bool:
+    """Say whether a module has more in it than its own operations."""
+    parts = group.items
+    composed = group.kind == "module" and group.times == 1 and len(parts) > 1
+    return composed and any(isinstance(p, Group) for p in parts)
 
 
 def _is_named(group: Group) -> bool:
@@ -161,7 +163,7 @@ class _Drawing:
     def frame(self, group: Group, parent: str) -> None:
         """Put a frame around what an unfolded group holds."""
         nodes = list(group.nodes())
-        kind = f"{group.type_name} x{group.times}" if group.kind == "repeat" else group.type_name
+        kind = f"{group.type_name} x{group.times}" if group.times > 1 else group.type_name
         size = saved_bytes(nodes) or None
         self._frames.append(
             GraphFrame(group.key, group.label, kind.strip(), parent, size, can_fold=True)
@@ -181,7 +183,7 @@ class _Drawing:
     def _group_box(self, group: Group, frame: str, within: str) -> GraphNode:
         nodes = list(group.nodes())
         kind = group.type_name
-        if group.kind == "repeat":
+        if group.times > 1:
             kind = f"{kind} x{group.times}".strip()
         size = saved_bytes(nodes) or None
         self._note_heat(group.key, nodes)

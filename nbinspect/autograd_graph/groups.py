@@ -50,7 +50,7 @@ class Group:
         label: what it is called within the group that it is in.
         type_name: the module's class, or what it consists of.
         items: what is in it, in the order of the forward.
-        times: of a repeat.
+        times: how many equal stretches it has, if it has nothing else.
         level: how many modules it is in.
     """
 
@@ -140,6 +140,9 @@ class _Builder:
             kind = self._modules[name].type_name
             group = Group(own, "module", name, label, kind, level=level)
             group.items = self.build(range(at, last), own, [*around, name])
+            only = group.items[0] if len(group.items) == 1 else None
+            if isinstance(only, Group) and only.kind == "repeat":  # a loop in one module
+                group.items, group.times = only.items, only.times
             items.append(group)
             at = last
         return self._folded(items, key) if len(self._nodes) > SMALL else items

@@ -79,6 +79,7 @@ def infer_modules(about: Surroundings) -> list[str]:
         found[n] = _between(about, n, (last, following), found[n - 1] if n else None)
     modules = [module or "" for module in found]
     _give_tails(modules, direct, about)
+    _end_last_call(modules, direct, about)
     return modules
 
 
@@ -171,6 +172,27 @@ def _give_tails(modules: list[str], direct: list[str | None], about: Surrounding
         wanted = tails.get(key)
         if wanted and names[: len(wanted)] == wanted:
             for n in tail[: len(wanted)]:
+                modules[n] = module
+
+
+def _end_last_call(modules: list[str], direct: list[str | None], about: Surroundings) -> None:
+    """Let the last call of a module that is called in a row end as its calls before did."""
+    gaps: list[tuple[str, str | None, range]] = []
+    last: int | None = None
+    for n, module in enumerate([*direct, None]):
+        if module is not None or n == len(direct):
+            if last is not None and n - last > 1:
+                gaps.append((direct[last] or "", module, range(last + 1, n)))
+            last = n
+    longest: dict[str, list[str]] = {}
+    for module, following, gap in gaps:
+        if following == module:
+            names = [about.names[n] for n in gap]
+            longest[module] = max(longest.get(module, []), names, key=len)
+    for module, following, gap in gaps:
+        wanted = longest.get(module, [])
+        if following != module and [about.names[n] for n in gap][: len(wanted)] == wanted:
+            for n in gap[: len(wanted)]:
                 modules[n] = module
 
 

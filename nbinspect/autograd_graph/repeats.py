@@ -44,8 +44,9 @@ def runs(tokens: Sequence[int], weights: Sequence[int]) -> list[Run]:
             times = (length + period) // period
             weight = int(total[start + period] - total[start])
             if times >= MANY or (times >= FEW and weight >= LARGE):
-                saved = weight * (times - 1)
-                found.append((saved, Run(start, period, times)))
+                # A loop's first turn is often the odd one, so what is left over stands before.
+                start += (length + period) % period
+                found.append((weight * (times - 1), Run(start, period, times)))
     found.sort(key=lambda one: (-one[0], one[1].period, one[1].start))
     taken = np.zeros(n_items, dtype=bool)
     chosen = []
