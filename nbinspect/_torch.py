@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -569,13 +570,19 @@ def op_name(func: Any) -> str:
 def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     """List the arguments that an operation writes into; [] for one that writes into none."""
     found: list[Any] = []
-    if not func._schema.is_mutable:
-        return found
-    for position, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[position] if position < len(args) else kwargs.get(argument.name)
-            found += value if isinstance(value, list | tuple) else [value]
+    for position, name in _written_arguments(func):
+        value = args[position] if position < len(args) else kwargs.get(name)
+        found += value if isinstance(value, list | tuple) else [value]
     return found
+
+
+@lru_cache(maxsize=4096)  # operations live for ever
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
 
 
 def norms(tensors: list[torch.Tensor]) -> list[float]:

@@ -194,9 +194,9 @@ def storage_key(tensor: Any) -> Any:
     try:
         storage = tensor.untyped_storage()
         if _torch.is_copy_on_write(tensor):
-            return str(storage.device), -_torch.handle(storage)
+            return tensor.device, -_torch.handle(storage)
         address = storage.data_ptr()
-        return (str(storage.device), address) if address else None
+        return (tensor.device, address) if address else None
     except Exception:  # sparse, fake and wrapper tensors have no storage of their own
         return None
 

@@ -130,6 +130,11 @@ def _notes(walked: Walked, facts: Facts, question: Question) -> list[str]:
             f"are the {len(walked.nodes):,} nearest to {question.name}, and what is said of the graph "
             "holds for them alone."
         )
+    if question.hides_inside:
+        notes.append(
+            "A reentrant checkpoint shows nothing of its inside before backward runs it again, so which "
+            "parameters are reached is not known; use_reentrant=False shows them."
+        )
     if facts.n_packed:
         notes.append(
             f"{facts.n_packed} saved values were packed by a saved-tensor hook (checkpointing, "

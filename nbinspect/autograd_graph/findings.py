@@ -19,6 +19,7 @@ from nbinspect.autograd_graph.watched import Watched
 from nbinspect.tensors import describe, storage_key
 
 MOST_NAMES = 3
+REENTRANT = "CheckpointFunctionBackward"
 WATCH_IT = "%%graphwatch"
 
 
@@ -61,6 +62,11 @@ class Question:
         return bool(self.freed) and not self.saves
 
     @property
+    def hides_inside(self) -> bool:
+        """Whether a reentrant checkpoint keeps from sight which parameters it uses."""
+        return any(node.name == REENTRANT for node in self.facts.nodes)
+
+    @property
     def is_watched(self) -> bool:
         """Whether a watch saw how the tensor was made."""
         return self.seen.knows(self.tensor)
@@ -95,7 +101,7 @@ def listed(names: list[str]) -> str:
 
 def _unreached(question: Question) -> Iterator[GraphFinding]:
     """Parameters that require grad and get none from this tensor."""
-    if not question.walked.complete:
+    if not question.walked.complete or question.hides_inside:
         return
     reached = {id(node.variable) for node in question.walked.nodes if is_leaf(node)}
     is_watched = question.is_watched

@@ -136,7 +136,7 @@ class ExpressionOptions(Options):
 
 
 _FIRST = re.compile(r"^(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>\S+))?")
-_LAST = re.compile(r"(?:^|\s)(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>[\w.:-]+))?$")
+_LAST = re.compile(r"(?:^|\s)(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>(?!-)[\w.:-]+))?$")
 
 
 class _HelpFormatter(argparse.RawDescriptionHelpFormatter):

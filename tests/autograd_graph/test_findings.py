@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from torch import nn
 
 import nbinspect
@@ -320,3 +321,13 @@ def test_a_gradient_that_is_not_finite():
     assert [node.problem for node in report.nodes if node.leaf == "w"] == ["NaN in the gradient"]
     w.grad.fill_(1.0)
     assert not found(nbinspect.autograd(loss), "BAD_GRADIENT")
+
+
+def test_a_reentrant_checkpoint_hides_its_inside_and_nothing_is_claimed():
+    model, x = Model(), torch.randn(8, 4, requires_grad=True)
+    with nbinspect.graphwatch() as w:
+        hidden = torch.utils.checkpoint.checkpoint(model.encoder, x, use_reentrant=True)
+        loss = model.decoder(hidden).mean()
+    for report in (w.report, nbinspect.autograd(loss)):
+        assert kinds(report) == set()
+        assert any("reentrant" in note for note in report.notes)

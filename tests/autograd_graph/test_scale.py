@@ -1,4 +1,4 @@
-"""Large graphs: an answer in time, no crash then or when they are freed."""
+"""What takes a process of its own: large graphs, also when they are freed, and compiled models."""
 
 from __future__ import annotations
 
@@ -54,3 +54,31 @@ def test_it_neither_crashes_nor_hangs(plant, complete):
     assert whole is complete
     assert n_nodes > 100
     assert any("nearest" in note for note in notes) is not complete
+
+
+COMPILED = """
+import json, torch, nbinspect
+from torch import nn
+model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1)), torch.randn(8, 4)
+compiled = torch.compile(model, backend="aot_eager")
+loss = compiled(x).mean()
+report = nbinspect.autograd(loss)
+with nbinspect.graphwatch() as w:
+    loss = compiled(x).mean()
+    loss.backward()
+faults = [f.sentence for r in (report, w.report) for f in r.findings if f.is_fault]
+names = [n.name for n in report.nodes]
+print(json.dumps([faults, report.n_parameters, names, all(p.grad is not None for p in model.parameters())]))
+"""
+
+
+def test_a_compiled_model_is_one_node_and_reaches_its_parameters():
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, timeout=240, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    faults, n_parameters, names, trained = json.loads(done.stdout)
+    assert faults == []
+    assert n_parameters == 4
+    assert any(name.startswith("CompiledFunction") for name in names)
+    assert trained
