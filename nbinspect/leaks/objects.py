@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import Any
 
 from nbinspect import notebook
+from nbinspect.heapgraph.letting_go import is_assignable
 from nbinspect.heapgraph.objects import own_dict
 from nbinspect.leaks.counts import ObjectCounts
 from nbinspect.leaks.owners import pieces
 from nbinspect.leaks.records import Growth, ObjectGrowth
-from nbinspect.memory.waste import is_assignable
 from nbinspect.referrers.answer import refchain
 from nbinspect.tensors import is_node, is_tensor
 

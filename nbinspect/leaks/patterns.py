@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nbinspect import notebook
+from nbinspect.heapgraph.letting_go import is_assignable
 from nbinspect.holders import Claim
-from nbinspect.memory.waste import is_assignable
 from nbinspect.ops import Site
 from nbinspect.referrers.records import ReferenceReport
 
