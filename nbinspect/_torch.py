@@ -592,12 +592,6 @@ def norms(tensors: list[torch.Tensor]) -> list[float]:
     return found
 
 
-def is_zero_tensor(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor is one of autograd's zeros that have no memory: reading it crashes."""
-    asked = getattr(tensor, "_is_zerotensor", None)
-    return bool(asked()) if asked is not None else False
-
-
 def autocast_operations(device: str) -> frozenset[str]:
     """Name the operations that autocast treats in a way of their own, without their overloads.
 
