@@ -21,6 +21,7 @@ from nbinspect.numerics.events import Event
 from nbinspect.numerics.flow import Flow, is_mask
 from nbinspect.numerics.naming import Names
 from nbinspect.numerics.operands import first_bad
+from nbinspect.numerics.pinned import Buffer
 from nbinspect.numerics.records import REACHES, Link, NanFinding, NanReport, Reached
 from nbinspect.numerics.replay import Outcome
 from nbinspect.numerics.sites import NOWHERE, spot
@@ -157,7 +158,7 @@ class Findings:
         """
         found = [
             one
-            for one in self.buffers()
+            for one in self._float_buffers()
             if self._old_buffers.get(id(one)) != one._version or self._flow.event_of(one)  # noqa: SLF001 - documented
         ]
         meant = {id(one) for one in bad_ones(found) if not flags(one)[0] and is_mask(one)}
@@ -165,9 +166,13 @@ class Findings:
 
     def note_old_buffers(self) -> None:
         """Remember which buffers are bad already."""
-        self._old_buffers = {id(one): one._version for one in bad_ones(self.buffers())}  # noqa: SLF001 - documented
+        found = bad_ones(self._float_buffers())
+        self._old_buffers = {id(one): one._version for one in found}  # noqa: SLF001 - documented
 
-    def buffers(self) -> list[torch.Tensor]:
+    def _float_buffers(self) -> list[torch.Tensor]:
+        return [one.tensor for one in self.buffers() if can_be_bad(one.tensor)]
+
+    def buffers(self) -> list[Buffer]:
         """Give the buffers of the modules that the user has names for."""
         self._n_looks += 1
         if not self._buffers and not self._n_looks & (self._n_looks - 1):  # ever more rarely
@@ -175,9 +180,10 @@ class Findings:
         found = []
         for ref, name, _ in self._buffers.values():
             module = ref()
-            value = None if module is None else module._buffers.get(name)  # noqa: SLF001 - no property is run
+            owner = {} if module is None else module._buffers  # noqa: SLF001 - no property is run
+            value = owner.get(name)
             if value is not None:
-                found.append(value)
+                found.append(Buffer(owner, name, value))
         return found
 
     def learn_buffers(self) -> None:
@@ -456,7 +462,7 @@ def _buffers_in_sight() -> Iterator[_Buffer]:
         modules = {id(one): one for module in names.modules for one in module.modules()}
         for one in modules.values():
             for name, value in one._buffers.items():  # noqa: SLF001 - what `buffers()` reads
-                if value is not None and can_be_bad(value):
+                if value is not None:
                     yield weakref.ref(one), name, names(value)
     finally:
         names.close()

@@ -9,12 +9,23 @@ import random
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, redirect_stdout
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.optim import Optimizer
 
 from nbinspect import notebook
+from nbinspect.numerics.surroundings import Surroundings
 from nbinspect.numerics.turn import SideEffectError
+from nbinspect.tensors import is_tensor
+
+
+class Buffer(NamedTuple):
+    """A buffer, and the dictionary of its module that holds it by name."""
+
+    owner: dict[str, Any]
+    name: str
+    tensor: torch.Tensor
 
 
 class Pinned:
@@ -23,13 +34,13 @@ class Pinned:
     Cost: some 30 µs and a copy of the buffers; parameters are not copied.
     """
 
-    def __init__(self, buffers: Iterable[torch.Tensor]) -> None:
+    def __init__(self, buffers: Iterable[Buffer]) -> None:
         self._torch = torch.get_rng_state()
         self._cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
         self._python = random.getstate()
         numpy = sys.modules.get("numpy.random")
         self._numpy = numpy.get_state() if numpy is not None else None
-        self._buffers = [(one, one.detach().clone()) for one in buffers]
+        self._buffers = [(one, one.tensor.detach().clone()) for one in buffers]
 
     def restore(self) -> None:
         """Put all of it back."""
@@ -42,18 +53,31 @@ class Pinned:
             numpy.set_state(self._numpy)
         with torch.no_grad():
             for one, kept in self._buffers:
-                one.data.copy_(kept)  # `.data`: graphs that saved it must not notice
+                one.owner[one.name] = one.tensor  # a forward may have put another in its place
+                one.tensor.data.copy_(kept)  # `.data`: graphs that saved it must not notice
+
+    def as_now(self) -> Pinned:
+        """Give the present state of the same."""
+        return Pinned(
+            one._replace(tensor=one.owner[one.name])
+            for one, _ in self._buffers
+            if is_tensor(one.owner.get(one.name))
+        )
 
 
 @contextmanager
 def set_aside(
-    pinned: Pinned, leaves: list[torch.Tensor], scalers: Iterable[torch.amp.GradScaler]
+    pinned: Pinned,
+    leaves: list[torch.Tensor],
+    scalers: Iterable[torch.amp.GradScaler],
+    optimizers: Iterable[Optimizer],
 ) -> Iterator[None]:
     """Go back to `pinned`, without gradients, and return to the present afterwards.
 
     The scalers keep their scale, but know of no step that has begun.
     """
-    now = Pinned(one for one, _ in pinned._buffers)  # noqa: SLF001 - of the same class
+    around = Surroundings(optimizers)
+    now = pinned.as_now()
     gradients = [(leaf, leaf.grad) for leaf in leaves]
     states = [(scaler, dict(vars(scaler))) for scaler in scalers]
     try:
@@ -69,6 +93,7 @@ def set_aside(
         for scaler, state in states:
             vars(scaler).update(state)
         now.restore()
+        around.restore()
 
 
 def _fresh(value: Any) -> Any:

@@ -114,7 +114,9 @@ class Replay:
         self._n_writes -= start.n_writes
         outcome.ran = True
         with ExitStack() as undo:
-            undo.enter_context(set_aside(start.pinned, self._leaves, steps.scalers))
+            undo.enter_context(
+                set_aside(start.pinned, self._leaves, steps.scalers, steps.optimizers)
+            )
             undo.enter_context(_torch.running_eagerly())
             if not force:
                 undo.enter_context(harmless())

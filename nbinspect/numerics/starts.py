@@ -12,10 +12,8 @@ from collections.abc import Iterable, Sequence
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-import torch
-
 from nbinspect import notebook
-from nbinspect.numerics.pinned import Pinned
+from nbinspect.numerics.pinned import Buffer, Pinned
 from nbinspect.numerics.steps import CLOSURE
 from nbinspect.numerics.turn import Turn, is_base
 
@@ -60,7 +58,7 @@ class Starts:
         self._of_closure = None
 
     def mark(
-        self, buffers: Iterable[torch.Tensor], n_backwards: int, n_writes: int, *, closure: bool
+        self, buffers: Iterable[Buffer], n_backwards: int, n_writes: int, *, closure: bool
     ) -> None:
         """Keep what is so now; of marks at the same place the last is enough."""
         start = Start(Pinned(buffers), n_backwards, n_writes)
