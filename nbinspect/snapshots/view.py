@@ -156,7 +156,7 @@ def _refused(one: AllocatorSnapshot) -> Iterator[Block]:
 
 def _details(one: AllocatorSnapshot) -> Iterator[Block]:
     if one.segments:
-        yield Fold(f"{count(len(one.segments))} segments", tuple(_map(one)))
+        yield Fold(f"The {count(len(one.segments))} segments, as a map", tuple(_map(one)))
     if one.allocations:
         yield Fold("Largest allocations, and what was never freed", tuple(_allocations(one)))
     if one.n_entries:
@@ -168,7 +168,7 @@ def _details(one: AllocatorSnapshot) -> Iterator[Block]:
         )
         columns = (Column("annotation", "name"), Column("begins"), Column("takes"))
         more = max(0, len(one.annotations) - 50)
-        yield Fold(f"{len(one.annotations)} annotations", (Table(columns, rows, "", more),))
+        yield Fold(f"Annotations ({len(one.annotations)})", (Table(columns, rows, "", more),))
     if one.settings:
         yield Fold("The allocator's settings", (Text((", ".join(one.settings),)),))
 

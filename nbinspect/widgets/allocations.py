@@ -17,6 +17,12 @@ from nbinspect.widgets import page
 _HERE = Path(__file__).parent
 N_LINES = 12
 N_POINTS = 900  # of the curve; a picture is not wider
+# A saved notebook has no kernel to ask. The report is there, so the widget's place, where the front
+# end would say "Loading widget...", is not shown.
+_STILL_STYLE = (
+    "<style>.jp-OutputArea-child:has(> .jp-OutputArea-output.lm-Panel):not(:has(.nba-allocations))"
+    ":has(+ .jp-OutputArea-child .nba-still) { display: none; }</style>"
+)
 
 
 class AllocationTimeline(anywidget.AnyWidget):
@@ -105,6 +111,9 @@ def _look_if_asked(widget: AllocationTimeline, content: dict[str, Any], _buffers
 
 
 def show_snapshot(record: AllocatorSnapshot) -> None:
-    """Show the report, which stays, and under it the curve to click on."""
-    page.publish(dict(record._repr_mimebundle_()), f"nbinspect-snapshot-{id(record)}")
-    AllocationTimeline(record).show()
+    """Show the curve to click on and, under it, the report, which stays when no kernel answers."""
+    timeline = AllocationTimeline(record)
+    timeline.show()
+    data = dict(record._repr_mimebundle_())
+    data["text/html"] = f'<div class="nba-still">{_STILL_STYLE}{data["text/html"]}</div>'
+    page.publish(data, f"{timeline.model_id}-still")

@@ -14,9 +14,9 @@ def test_a_file_is_shown_with_its_curve(kernel: Kernel, tmp_path: Path) -> None:
     path = write(tmp_path / "run.pickle", training(), packed=True)
     reply = kernel.ok(f"m = %memsnapshot {path}")
     assert len(reply.data) == 2
-    assert "The peak was 15.0 MiB" in reply.data[0]["text/plain"]
-    assert "text/html" in reply.data[0]
-    assert "application/vnd.jupyter.widget-view+json" in reply.data[1]
+    assert "application/vnd.jupyter.widget-view+json" in reply.data[0]
+    assert "The peak was 15.0 MiB" in reply.data[1]["text/plain"]
+    assert "text/html" in reply.data[1]
     assert ast.literal_eval(kernel.value("(m.peak_bytes, m.allocated_bytes)")) == (
         15 * MIB,
         7 * MIB,
