@@ -111,19 +111,26 @@ def taken_apart(expression: str) -> TakenApart:
     made = TakenApart(name, evaluate(name).pop(), [], {}, {})
     for node in tree.args:
         inner = node.value if isinstance(node, ast.Starred) else node
-        text = ast.unparse(inner)
+        text = _name_of(inner)
         values = evaluate(text)
         for n, value in enumerate(values.pop() if isinstance(node, ast.Starred) else values):
             starred = f"{text}[{n}]" if isinstance(node, ast.Starred) else text
             made.names[len(made.args)] = starred
             made.args.append(value)
     for keyword in tree.keywords:
-        text = ast.unparse(keyword.value)
+        text = _name_of(keyword.value)
         value = evaluate(text).pop()
         for key, one in (value if keyword.arg is None else {keyword.arg: value}).items():
             made.names[key] = f"{text}[{key!r}]" if keyword.arg is None else text
             made.kwargs[key] = one
     return made
+
+
+def _name_of(node: ast.expr) -> str:
+    """Write an argument so that an index can follow: ``(2 * x)[0]``."""
+    text = ast.unparse(node)
+    whole = (ast.Name, ast.Attribute, ast.Subscript, ast.Call, ast.Constant, ast.List, ast.Dict)
+    return text if isinstance(node, whole) else f"({text})"
 
 
 def _depth(error: BaseException) -> int:

@@ -24,7 +24,8 @@ from nbinspect.numerics.gradcheck_records import (
     GradcheckReport,
     GradientEntry,
 )
-from nbinspect.render.format import count, plain_number
+from nbinspect.numerics.phrasing import is_code, spans_of
+from nbinspect.render.format import count, percent, plain_number
 
 BAD_OWN_DTYPE = 1e-2  # of the largest gradient; what rounding should not make
 
@@ -73,8 +74,8 @@ def _headline(report: GradcheckReport) -> Text:
 
 
 def _worst_error(report: GradcheckReport) -> str:
-    errors = [one.error for one in report.entries if math.isfinite(one.error)]
-    return f"; the largest error is {max(errors):.1e}" if errors else ""
+    shares = [one.error / one.tolerance for one in report.entries if one.tolerance > 0]
+    return f"; the largest error is {percent(max(shares))} of what is allowed" if shares else ""
 
 
 def _own_dtype(report: GradcheckReport) -> Iterator[Block]:
@@ -110,7 +111,10 @@ def _born(born: BornAt) -> Advice:
     where = f" in {born.where.label}" if born.where else ""
     phase = ", in backward" if born.phase == "backward" else ""
     line: tuple[Span, ...] = (" (", Code(born.where.text), ")") if born.where else ()
-    return Advice(("It begins at ", Code(born.op), where, *line, f"{phase}. {born.why}"), born.mend)
+    spans = ("It begins at ", Code(born.op), where, *line, f"{phase}. ", *spans_of(born.why))
+    if not born.mend or is_code(born.mend):
+        return Advice(spans, born.mend)
+    return Advice((*spans, " Mend: ", *spans_of(born.mend), "."))
 
 
 def _causes(report: GradcheckReport) -> Iterator[Block]:

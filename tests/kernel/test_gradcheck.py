@@ -90,7 +90,7 @@ def test_an_error_of_the_function_is_the_users_own(kernel: Kernel) -> None:
         ("%gradcheck x", "%gradcheck: takes a call, e.g. %gradcheck f(x, w)"),
         ("%gradcheck f(x, ww)", "%gradcheck: there is no ww"),
         ("%gradcheck f(x,", "%gradcheck: f(x, is no expression"),
-        ("%gradcheck f(x) --eps -1", "%gradcheck: --eps takes a number above 0, not -1"),
+        ("%gradcheck f(x) --eps 0", "%gradcheck: --eps takes a number above 0, not 0"),
         ("%gradcheck len([1])", "%gradcheck: len has no floating-point argument or parameter"),
     ],
 )
