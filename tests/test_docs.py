@@ -57,6 +57,19 @@ def test_the_example_answers_as_the_page_says():
     assert machine.sub("", done.stdout).strip() == machine.sub("", said).strip()
 
 
+def test_the_nan_is_explained_as_the_page_says():
+    section = README.split("## Where did the NaN come from?", 1)[1]
+    cells = re.findall(r"```python\n(.*?)```", section, re.DOTALL)[:2]
+    said = section.split("```text\n", 1)[1].split("\n```", 1)[0]
+    code = (
+        "from IPython.core.interactiveshell import InteractiveShell as Shell\n"
+        f"for cell in {['%load_ext nbinspect', *cells]!r}:\n"
+        "    Shell.instance().run_cell(cell, store_history=True)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert " ".join(said.split()) in " ".join(done.stdout.replace("In[3]", "In[2]").split())
+
+
 def test_every_linked_file_exists():
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README + CONTRIBUTING)
     assert links

@@ -53,10 +53,21 @@ def test_each_mend_helps(tour):
         assert owner not in later.split("cpu:")[0]
 
 
-def test_only_the_cell_that_is_meant_to_fails(tour):
+def test_only_the_cells_that_are_meant_to_fail(tour):
     failed = [cell.source for cell in tour if any(o.output_type == "error" for o in cell.outputs)]
-    assert len(failed) == 1
+    assert len(failed) == 2
     assert "def evaluate():" in failed[0]
+    assert failed[1].startswith("%%nanwatch\n")
+
+
+def test_the_nan_is_found_where_it_was_made_and_the_mend_helps(tour):
+    watched = [cell for cell in tour if cell.source.startswith("%%nanwatch")]
+    answer = " ".join(shown(watched[0]).split())
+    assert "`div` made NaN" in answer
+    assert "`scaled = (images - low) / (high - low)`" in answer
+    assert "scaled = (images - low) / (high - low).clamp(min=1e-6)" in answer
+    assert "the weights are intact" in answer
+    assert shown(watched[1]).startswith("No NaN or Inf reached")
 
 
 def test_every_answer_is_there_as_text_and_as_html(tour):
