@@ -305,7 +305,7 @@ def _stepped(question: Question, numbers: list[int | None]) -> Iterator[int]:
         if len(uses) < 2:
             continue
         external = question.seen.external(node.variable) if question.seen.steps else None
-        steps = question.seen.steps.get(external, []) if external is not None else []
+        steps = question.seen.steps.get(external, ()) if external is not None else ()
         yield from (step for step in steps if min(uses) < step <= max(uses))
         saves = list(_uses_that_save(question, key, node.variable, numbers))
         stale = [number for number, changed in saves if changed]

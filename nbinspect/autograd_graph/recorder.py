@@ -21,7 +21,7 @@ from nbinspect.autograd_graph.watched import (
 from nbinspect.ops import ModuleNames
 from nbinspect.tensors import is_tensor, storage_key
 
-MOST_EVENTS = 100_000
+MOST_EVENTS = 30_000  # some 12 MB, kept until the next watch
 MOST_ELEMENTS = 256  # of a small tensor that may have been made from Python numbers
 
 
@@ -100,8 +100,7 @@ class Recorder:
             if is_tensor(tensor) and tensor.requires_grad and tensor.is_leaf:
                 external = self.seen.external(tensor)
                 if external is not None:
-                    steps = self.seen.steps.setdefault(external, [])
-                    steps.append(_torch.next_sequence_number() or 0)
+                    self.seen.stepped(external, _torch.next_sequence_number() or 0)
 
     def _place(self, frame: Any) -> int:
         user = notebook.user_frame(frame)
@@ -158,8 +157,7 @@ class Recorder:
         self.seen.written[key] = number
         external = self.seen.external(tensor) if tensor.is_leaf and tensor.requires_grad else None
         if external is not None:
-            steps = self.seen.steps.setdefault(external, [])
-            steps.append(_torch.next_sequence_number() or 0)
+            self.seen.stepped(external, _torch.next_sequence_number() or 0)
 
     def _give(self, result: Any, number: int, event: Event) -> None:
         tensors = [one for one in flat(result) if is_tensor(one)]

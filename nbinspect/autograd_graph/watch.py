@@ -35,7 +35,8 @@ def graphwatch(
     Returns:
         A context manager whose `report` is a `GraphReport` once it has ended: of the tensor whose
         backward ran last, as it was right before, else of the last tensor that the cell made and
-        took nowhere else. `autograd` then knows lines and modules of every tensor of the cell.
+        took nowhere else. `autograd` then knows lines and modules of every tensor of the cell:
+        plain facts about its last 30,000 operations are kept until the next watch, some 12 MB.
 
     Raises:
         ValueError: `depth` is below 1.

@@ -19,6 +19,7 @@ from nbinspect.records import SourceLine
 Place = tuple[CodeType, int, int]
 """A code object, its line, and the instruction that was running."""
 Ref = weakref.ref[Any]
+MOST_STEPS = 256  # the latest ones; older nodes are hardly in the graph of a loss
 OUTPUTS = 8  # outputs of one operation that are told apart
 
 
@@ -108,8 +109,8 @@ class Watched:
     externals: list[Ref] = field(default_factory=list)
     places_of: dict[int, int] = field(default_factory=dict)
     writes: list[Write] = field(default_factory=list)
-    steps: dict[int, list[int]] = field(default_factory=dict)
-    backwards: list[int] = field(default_factory=list)
+    steps: dict[int, deque[int]] = field(default_factory=dict)
+    backwards: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     module_names: list[tuple[Ref, str]] = field(default_factory=list)
     module_types: dict[str, str] = field(default_factory=dict)
     _lines: dict[int, tuple[SourceLine, str, str]] = field(default_factory=dict)
@@ -149,6 +150,10 @@ class Watched:
             tensor = ref()
             if tensor is not None and tensor.requires_grad and tensor.is_leaf:
                 yield tensor
+
+    def stepped(self, external: int, number: int) -> None:
+        """Note that an optimizer wrote to a parameter when `number` was the next node's."""
+        self.steps.setdefault(external, deque(maxlen=MOST_STEPS)).append(number)
 
     def knows(self, tensor: Any) -> bool:
         """Say whether the cell made this tensor."""
