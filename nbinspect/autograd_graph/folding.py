@@ -147,6 +147,21 @@ def _problems(report: GraphReport, shown: Set[int]) -> dict[int, str]:
     return found
 
 
+def _outputs(report: GraphReport) -> dict[int, AutogradNode]:
+    """Give to each matrix product the view that a Linear makes of it for inputs of three dimensions."""
+    consumers: dict[int, list[int]] = defaultdict(list)
+    for edge in report.edges:
+        consumers[edge.source].append(edge.target)
+    found = {}
+    for node in report.nodes:
+        after = consumers[node.key]
+        if node.name in {"AddmmBackward0", "MmBackward0"} and len(after) == 1:
+            view = report.nodes[after[0]]
+            if view.name in {"ViewBackward0", "UnsafeViewBackward0"}:
+                found[node.key] = view
+    return found
+
+
 class _Drawing:
     """Collects boxes, arrows and frames of one picture."""
 
@@ -159,6 +174,7 @@ class _Drawing:
         self._frames: list[GraphFrame] = []
         self._heat: dict[str, float] = {}
         self._totals = {one.name: one for one in report.modules}
+        self._outputs = _outputs(report)
 
     def frame(self, group: Group, parent: str) -> None:
         """Put a frame around what an unfolded group holds."""
@@ -185,6 +201,8 @@ class _Drawing:
         kind = group.type_name
         if group.times > 1:
             kind = f"{kind} x{group.times}".strip()
+        gives = self._outputs.get(nodes[-1].key, nodes[-1])
+        shape = "x".join(map(str, gives.shape or ()))
         size = saved_bytes(nodes) or None
         self._note_heat(group.key, nodes)
         bad = next((self._problems[n.key] for n in nodes if n.key in self._problems), "")
@@ -192,24 +210,26 @@ class _Drawing:
         return GraphNode(
             key=group.key,
             label=group.label,
-            type_name=kind,
+            type_name=" · ".join(part for part in (kind, shape) if part),
             role="target" if has_root else "holder",
             size_bytes=size,
-            detail=tuple(self._group_facts(group, nodes)),
+            detail=tuple(self._group_facts(group, nodes, gives)),
             can_unfold=_unfolds(group),
             frame=frame,
             alert=bad.partition(" ")[0],
             path=f"{within}.{group.label}" if within and _is_named(group) else "",
         )
 
-    def _group_facts(self, group: Group, nodes: list[AutogradNode]) -> Iterable[str]:
+    def _group_facts(
+        self, group: Group, nodes: list[AutogradNode], gives: AutogradNode
+    ) -> Iterable[str]:
         one = self._totals.get(group.name)
         norm = one.grad_norm if one is not None else _norm(nodes)
         number = len(nodes)
         yield f"{count(number)} operation{'s' if number != 1 else ''}"
         if one is not None and one.n_parameters:
             yield f"{count(one.n_parameters)} parameters"
-        yield f"gives {nodes[-1].description}"
+        yield f"gives {gives.description}"
         if norm is not None:
             yield f"gradient norm {norm:.3g}"
         lines = list(dict.fromkeys(node.line.label for node in nodes if node.line))
