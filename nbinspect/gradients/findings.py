@@ -90,7 +90,7 @@ def _why(kind: Kind, what: Broken, n_others: int, rules: Rules) -> str:
             return f"no backward pass reached it in {what.n_steps} {_steps(what.n_steps)}." + more
         case "SPIKING":
             return (
-                f"the norm jumps to {what.value:.3g} times that of the steps before, "
+                f"the norm jumps to {float(f'{what.value:.3g}'):g} times that of the steps before, "
                 "and most of it is this parameter's."
             )
         case "SKIPPING":

@@ -6,6 +6,7 @@ import argparse
 import math
 from typing import Any
 
+from nbinspect import notebook
 from nbinspect.magics.expression import evaluate
 from nbinspect.magics.options import (
     ExpressionOptions,
@@ -70,7 +71,7 @@ def gradwatch_options() -> Options:
         help="a gradient may vanish below LOW and explode above HIGH (1e-3 1e3)",
     )
     options.add_argument(
-        "--against", type=identifier, metavar="NAME", help="compare with this earlier record"
+        "--against", type=earlier_run, metavar="NAME", help="compare with this earlier record"
     )
     add_output(options)
     return options
@@ -94,8 +95,9 @@ class _Rising(argparse.Action):
 def open_gradwatch(options: argparse.Namespace) -> Any:
     """Make the watch of ``%%gradwatch``."""
     import nbinspect
+    from nbinspect.widgets.steps import LiveGradientWatch
 
-    return nbinspect.gradwatch(
+    watch = nbinspect.gradwatch(
         model=options.model,
         every=options.every,
         hist=options.hist,
@@ -103,6 +105,26 @@ def open_gradwatch(options: argparse.Namespace) -> Any:
         light=options.light,
         rules=nbinspect.Rules(*options.range),
     )
+    if options.quiet:
+        return watch
+    options.live = LiveGradientWatch(watch, options.against)
+    return options.live
+
+
+def earlier_run(text: str) -> Any:
+    """Give the record of an earlier run that a variable holds."""
+    import nbinspect
+
+    found = notebook.user_namespace().get(identifier(text))
+    if not isinstance(found, nbinspect.GradientHistory):
+        raise argparse.ArgumentTypeError(f"takes the name of a record of %%gradwatch, not {text}")
+    return found
+
+
+def show_steps(options: argparse.Namespace, record: Record) -> bool:
+    """Finish the table that was shown while the cell ran."""
+    live = options.live
+    return bool(live.finish(record))
 
 
 def threshold(text: str) -> float:

@@ -20,7 +20,8 @@ class Call:
 
     Attributes:
         magic: the magic as the user writes it, e.g. ``%%memwatch``.
-        options: the parsed options; each has `output`, the name given with ``-o``, or None.
+        options: the parsed options; each has `output`, the name given with ``-o``, or None, and
+            `quiet` too.
         quiet: the line ends with ``;``: show nothing.
     """
 
@@ -74,6 +75,7 @@ class Options(argparse.ArgumentParser):
         if unknown:
             what = "unknown option" if unknown[0].startswith("-") else "unexpected argument"
             self.error(f"{what} {unknown[0]}")
+        options.quiet = quiet
         return Call(self.prog, options, quiet)
 
     def _words(self, line: str) -> tuple[list[str], bool]:
@@ -120,6 +122,7 @@ class ExpressionOptions(Options):
             self.error(f"unknown option {rest.split()[0]}")
         options = self.parse_args(words)
         options.expression = rest
+        options.quiet = quiet
         return Call(self.prog, options, quiet)
 
     def _take(self, rest: str, words: list[str], pattern: re.Pattern[str]) -> str:

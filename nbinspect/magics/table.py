@@ -17,6 +17,7 @@ from nbinspect.magics.gradients import (
     gradtable_options,
     gradwatch_options,
     open_gradwatch,
+    show_steps,
 )
 from nbinspect.magics.graphs import (
     autograd_options,
@@ -303,5 +304,5 @@ WATCHES: dict[str, WatchMagic] = {
     "gpumem": WatchMagic(_memwatch_options("%%gpumem"), _memwatch),
     "nanwatch": WatchMagic(nanwatch_options(), make_nanwatch),
     "headroom": WatchMagic(headroom_cell_options(), make_headroom),
-    "gradwatch": WatchMagic(gradwatch_options(), open_gradwatch),
+    "gradwatch": WatchMagic(gradwatch_options(), open_gradwatch, show_steps),
 }

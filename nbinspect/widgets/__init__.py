@@ -7,8 +7,10 @@ import typing
 
 if typing.TYPE_CHECKING:
     from nbinspect.autograd_graph.records import GraphReport
+    from nbinspect.gradients.records import GradientHistory
     from nbinspect.referrers.records import ReferenceReport
     from nbinspect.widgets.explorer import GraphExplorer
+    from nbinspect.widgets.steps import GradientSteps
 
 __all__ = ["close_live", "explore", "open_live"]
 
@@ -38,16 +40,27 @@ def close_live() -> int:
     return int(session.close_live()) if session else 0
 
 
-def explore(report: ReferenceReport | GraphReport, target: object = None) -> GraphExplorer:
+@typing.overload
+def explore(report: ReferenceReport | GraphReport, target: object = None) -> GraphExplorer: ...
+@typing.overload
+def explore(report: GradientHistory, target: GradientHistory | None = None) -> GradientSteps: ...
+def explore(
+    report: ReferenceReport | GraphReport | GradientHistory, target: object = None
+) -> GraphExplorer | GradientSteps:
     """Who else keeps this alive, or what is in this module? Walk from box to box with clicks.
+
+    Given what `nbinspect.gradwatch` reported: what did the gradients do, step by step?
 
     Shown in a notebook, it shows the report too, which stays when no kernel answers any more.
 
     Args:
-        report: what `nbinspect.refchain` answered, or `nbinspect.autograd`.
+        report: what `nbinspect.refchain` answered, or `nbinspect.autograd`, or `gradwatch`.
         target: for `refchain`, the object that was asked about, only referred to weakly. Without
             it, and for an object that allows no weak reference, a click finds it again on its way
-            down from a name.
+            down from a name. For `gradwatch`, an earlier run to show beside it.
+
+    Raises:
+        TypeError: what should be an earlier run is none.
 
     Returns:
         A widget that holds plain values alone, so it keeps nothing alive.
@@ -56,6 +69,14 @@ def explore(report: ReferenceReport | GraphReport, target: object = None) -> Gra
     the box.
     **Blind to**: holders that exist in C++ alone, and the values of a running expression.
     """
+    from nbinspect.gradients.records import GradientHistory
+
+    if isinstance(report, GradientHistory):
+        if not isinstance(target, GradientHistory | None):
+            raise TypeError(f"an earlier run is a GradientHistory, not {type(target).__name__}")
+        from nbinspect.widgets.steps import explore_steps
+
+        return explore_steps(report, target)
     from nbinspect.widgets.explorer import explore as explore_
 
     return explore_(report, target)
