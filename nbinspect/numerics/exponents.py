@@ -114,15 +114,19 @@ def spread(tensor: Any, below: float = math.inf) -> Spread:
 
     Cost: a few passes over the values, in pieces; reads one small tensor back from the device.
     """
-    total = Spread()
+    total: Spread | None = None
     for chunk in _chunks(tensor):
         if chunk.dtype not in (torch.float32, torch.float64):
             chunk = chunk.to(torch.float32)  # every narrower format fits into it exactly
         if below < math.inf:
             chunk = chunk[chunk.abs() < below]
         if chunk.numel():
-            total.add(_chunk_spread(chunk))
-    return total
+            found = _chunk_spread(chunk)
+            if total is None:
+                total = found
+            else:
+                total.add(found)
+    return total or Spread()
 
 
 def _chunks(tensor: Any) -> Iterator[Any]:
@@ -144,9 +148,11 @@ def _chunk_spread(chunk: Any) -> Spread:
     found = Spread(
         n_zero=n_zero, n_nonfinite=int(counts[mask]), largest=_largest(chunk, counts, mask)
     )
-    places = np.clip(np.arange(1, mask) - bias, LOWEST, HIGHEST) - LOWEST
-    np.add.at(found.counts, places, counts[1:mask])
-    found.counts[0] += counts[0] - n_zero
+    first, last = max(1, LOWEST + bias), min(mask - 1, HIGHEST + bias)
+    start = first - bias - LOWEST
+    found.counts[start : start + last - first + 1] = counts[first : last + 1]
+    found.counts[0] += counts[1:first].sum() + counts[0] - n_zero
+    found.counts[-1] += counts[last + 1 : mask].sum()
     return found
 
 

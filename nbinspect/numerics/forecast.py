@@ -22,7 +22,8 @@ from nbinspect.numerics.autocast_lists import policy
 from nbinspect.numerics.exponents import Spread, spread, values_of
 from nbinspect.numerics.phases import ACCUMULATION
 
-LIMIT = 65520.0  # what rounds to infinity; the largest float16 is 65504
+LARGEST, LIMIT = 65504.0, 65520.0  # of float16; what rounds to infinity
+_FILLS = frozenset({"masked_fill", "fill", "full_like", "new_full", "constant_pad_nd"})
 _CLEAR = 1.001  # a scale of results may be off by a rounding
 _NORMS = frozenset(
     {
@@ -95,10 +96,13 @@ class Noted(NamedTuple):
         overflows: whether it would overflow in any setting.
         is_gradient: whether its results grow with the loss; a backward operation may also work out
             something else first, such as ``2 * x`` for ``x ** 2``.
+        refused: a bit for each setting in which torch raises, because a number in the code, e.g.
+            of ``masked_fill(mask, -1e9)``, does not fit into float16.
     """
 
     overflows: bool
     is_gradient: bool
+    refused: int
 
 
 class _Known(weakref.ref[torch.UntypedStorage]):
@@ -234,7 +238,8 @@ class Forecast:
         if lost:
             self._flag(at, half, lost, "input", only_float32=event)
         self._know_node(event, half)
-        return Noted(sum(map(len, self.overflows)) > n_before, is_gradient)
+        refused = half if event.name.rstrip("_") in _FILLS and _too_large(event.scalars) else 0
+        return Noted(sum(map(len, self.overflows)) > n_before, is_gradient, refused)
 
     def _is_gradient(self, event: Event) -> bool:
         """Say whether the results come from the 1 that autograd begins with at a loss."""
@@ -346,6 +351,10 @@ def _handle(tensor: Any) -> int | None:
         return _torch.handle(tensor.untyped_storage())
     except (RuntimeError, NotImplementedError):  # sparse, or half made
         return None
+
+
+def _too_large(numbers: Sequence[float]) -> bool:
+    return any(LARGEST < abs(one) < math.inf for one in numbers)
 
 
 def _is_kept_wide(event: Event, device: str) -> bool:

@@ -43,7 +43,7 @@ def made(collector: Collector, error: str, top: int) -> HeadroomReport:
         skipped=tuple(sorted(collector.skipped.items())),
         dtypes=tuple(collector.dtypes.most_common()),
         error=error,
-        notes=tuple(_notes(collector)),
+        notes=tuple(_notes(collector, order[0])),
         n_top=top,
     )
 
@@ -149,8 +149,16 @@ def _exponents(collector: Collector) -> list[Exponents]:
     return found
 
 
-def _notes(collector: Collector) -> Sequence[str]:
+def _notes(collector: Collector, i: int) -> Sequence[str]:
     notes = []
+    if i in collector.refused:
+        key = collector.refused[i]
+        line = _line(key.place.site)
+        at = f" in {line.label}" if line is not None else ""
+        notes.append(
+            f"{key.op}{at} puts a number beyond 65504 into what would be float16; torch refuses "
+            "that with an error. torch.finfo(x.dtype).min suits every dtype."
+        )
     n_meant = sum(tally.n_meant for tally in collector.tallies.values())
     n_bad = sum(tally.values.n_nonfinite for tally in collector.tallies.values())
     if n_meant:

@@ -126,6 +126,20 @@ def test_masks_are_no_overflow(mask):
     assert max(one.largest for one in report.ops) < 100
 
 
+def test_a_number_that_torch_refuses_in_float16():
+    gone = torch.ones(8, 8, dtype=torch.bool).triu(1)
+
+    def scores():
+        return linear()(torch.ones(8, 8)).masked_fill(gone, -1e9)
+
+    with torch.autocast("cpu", torch.float16), pytest.raises(RuntimeError, match="overflow"):
+        scores()
+    report = watched(scores)
+    assert "aten.masked_fill" in report.notes[0]
+    assert "torch.finfo" in report.notes[0]
+    assert not watched(lambda: torch.zeros(8, 8).masked_fill(gone, -1e9)).notes[1:]
+
+
 def test_an_infinity_made_in_float32_is_named():
     first = watched(lambda: (linear()(torch.ones(4, 8)) * 0 + 100).exp()).forecasts[2].first
     assert (first.op, first.largest) == ("aten.exp", math.inf)
