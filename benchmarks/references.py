@@ -70,7 +70,7 @@ def _coverage() -> Table:
     n_blind = sum(theirs == BLIND for _, _, theirs in found)
     table.notes.append(
         f"objgraph's answer is find_backref_chain's, up to a module; it is blind in {n_blind} of "
-        f"{len(found)}. What is planted is in tests/referrers/planted.py, where the tests hold "
+        f"{len(found)}. What is planted is in tests/referrers/kept_alive.py, where the tests hold "
         "nbinspect's answers against what was planted."
     )
     return table
@@ -135,7 +135,7 @@ def answers() -> list[tuple[str, str, str]]:
     """Ask both tools about tensors that training code leaves behind: (how, ours, theirs)."""
     import torch
 
-    from tests.referrers.planted import TRAINING
+    from tests.referrers.kept_alive import TRAINING
 
     names = vars(sys.modules["__main__"])
     names.update(torch=torch, nn=torch.nn, weakref=weakref)

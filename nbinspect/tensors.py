@@ -132,7 +132,7 @@ def storages(tensor: torch.Tensor) -> tuple[Storage, ...] | Unavailable:
         the reason why they cannot be seen.
     """
     try:
-        found = [_storage(part) for part in _parts(_torch.unwrapped(tensor))]
+        found = [_storage(part) for part in parts(_torch.unwrapped(tensor))]
         return tuple(one for one in found if one is not None)
     except Exception as error:  # a tensor may be half made, or its type's own code may raise
         return Unavailable(f"{class_name(type(tensor))}: {_first_line(error)[:120]}")
@@ -154,7 +154,8 @@ _SPARSE_PARTS: dict[torch.layout, tuple[str, ...]] = {
 }
 
 
-def _parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Give the tensors that a sparse one is made of, else the tensor itself."""
     names = _SPARSE_PARTS.get(tensor.layout)
     if names is None or is_wrapper(tensor):
         return (tensor,)

@@ -30,6 +30,7 @@ from nbinspect.tensors import (
     is_node,
     is_tensor,
     looking,
+    parts,
     storage_bytes,
     tensors_and_nodes,
 )
@@ -146,15 +147,16 @@ def _targets(box: list[Any]) -> list[Any]:
         return [box[0]]  # a list of its own, since the search empties it
     handle = _torch.handle(box[0])
     found = walk(tensors_and_nodes(gc.get_objects()), node_cap()).found.values()
-    sharing = [one for one in found if is_tensor(one) and _handle(one) == handle]
+    sharing = [one for one in found if is_tensor(one) and handle in _handles(one)]
     return sharing or [box[0]]
 
 
-def _handle(tensor: Any) -> int | None:
+def _handles(tensor: Any) -> list[int]:
+    """List the storages that a tensor looks into; a sparse one has several."""
     try:
-        return _torch.handle(tensor.untyped_storage())
+        return [_torch.handle(part.untyped_storage()) for part in parts(tensor)]
     except (RuntimeError, NotImplementedError):
-        return None
+        return []
 
 
 def _report(search: Backward, what: _What, start: float) -> ReferenceReport:

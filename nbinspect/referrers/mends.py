@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from types import ModuleType
 
 from nbinspect import notebook
 from nbinspect.heapgraph.letting_go import (
@@ -60,7 +61,10 @@ def _in_reach(first: str, sentence: str, code: str) -> tuple[str, str]:
     """See to it that the line can be run where the user is: a library's insides are left alone."""
     base = re.match(r"\w+", first)
     is_ours = code.startswith(("import ", "Out."))
-    if not code or is_ours or base is None or base[0] in notebook.user_namespace():
+    if not code or is_ours or base is None:
+        return sentence, code
+    names = notebook.user_namespace()
+    if base[0] in names and not (type(names[base[0]]) is ModuleType and "._" in code):
         return sentence, code
     module = _module_of(first)
     if module:
@@ -117,7 +121,8 @@ def _no_code(first: Link) -> tuple[str, str]:
 
 def _graph(first: Link) -> tuple[str, str]:
     item = ITEM.fullmatch(first.label)
-    code = without_graphs(item[1], first.container) if item is not None else ""
+    is_one_of_few = first.container == "mixed dict"
+    code = without_graphs(item[1], first.container) if item and not is_one_of_few else ""
     if code:
         return "Let the graphs go with `{}`, and keep `.item()` or `.detach()` from now on.", code
     return "Cut the graph off with `{}`.", f"{first.label} = {first.label}.detach()"

@@ -46,7 +46,7 @@ def _clause(chain: Chain) -> tuple[Span, ...]:
     what, _, which = role.rpartition(" ")
     if role.startswith(("a key", "an element")):
         return (*way, f" holds it as {role}.")
-    return (*way, f" holds it as {what} ", Code(which.strip("'")), ".")
+    return (*way, f" holds it as {what} ", Code(which.replace("'", "", 2)), ".")
 
 
 def _way(links: tuple[Link, ...] | list[Link]) -> tuple[Span, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from asking import Answer, Asker
-from planted import CASES, Case, H
+from kept_alive import CASES, Case, H
 
 
 def in_order(parts: tuple[str, ...], text: str) -> bool:

@@ -369,6 +369,13 @@ del hidden
         edge="item",
     ),
     Case(
+        name="a finalizer",
+        code=H + "class A: pass\na = A()\nend = weakref.finalize(a, print, h)\ndel h",
+        names=("weakref.finalize._registry", "args[0]", "lets go of it"),
+        edge="item",
+        frees=False,  # nobody takes Python's own registry away
+    ),
+    Case(
         name="a task of asyncio",
         code="""
 import asyncio
@@ -617,6 +624,17 @@ del h
 """,
         names=("view",),
         edge="ndarray",
+    ),
+    Case(
+        name="the values of a sparse tensor, asked of the storage",
+        code="""
+values = torch.ones(2)
+probe = weakref.ref(values.untyped_storage())
+sparse = torch.sparse_coo_tensor(torch.tensor([[0, 1], [1, 0]]), values, (2, 2))
+del values
+""",
+        names=("sparse",),
+        edge="item",
     ),
     Case(
         name="save_for_backward",
