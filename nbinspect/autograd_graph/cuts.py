@@ -95,8 +95,7 @@ def _described(seen: Watched, event: Event) -> Cut:
     what = f"`{piece}`" + (f" in {line.label}" if line else "")
     text = line.text if line else ""
     if not event.grad_enabled:
-        at, outside = _no_grad_block(seen, event)
-        return Cut(f"{what} runs under {at}; run this line outside of it", outside, line)
+        return _without_gradients(seen, event)
     if event.op == "aten::detach":
         if ".numpy(" in text:
             return Cut(f"{what} takes it to NumPy, whose arrays carry no gradient", "", line)
@@ -109,17 +108,23 @@ def _described(seen: Watched, event: Event) -> Cut:
     return Cut(f"{what} ({event.op}) gives no gradient", "", line)
 
 
-def _no_grad_block(seen: Watched, event: Event) -> tuple[str, str]:
-    """Name the ``with`` around an event, and the line that has to leave it."""
-    line = seen.line(event)
-    if line is None:
-        return "`torch.no_grad()`", ""
-    lines = linecache.getlines(seen.file(event))
-    at = enclosing_no_grad("".join(lines), line.lineno)
-    if at is None:
-        return "`torch.no_grad()`", line.text
-    where = SourceLine(line.cell, line.file, at, lines[at - 1].strip())
-    return f"`{where.text.rstrip(':').removeprefix('with ')}` ({where.label})", line.text
+def _without_gradients(seen: Watched, event: Event) -> Cut:
+    """Name the user's call that is right inside of ``no_grad``, and the line of that."""
+    places = [place for place in (event.place, *event.around) if place >= 0]
+    for place in places:
+        line, piece, file = seen.at(place)
+        lines = linecache.getlines(file)
+        at = enclosing_no_grad("".join(lines), line.lineno)
+        if at is not None:
+            where = SourceLine(line.cell, line.file, at, lines[at - 1].strip())
+            block = where.text.rstrip(":").removeprefix("with ")
+            why = f"`{piece or line.text}` in {line.label} runs under `{block}` ({where.label})"
+            return Cut(f"{why}; run this line outside of it", line.text, line)
+    if not places:
+        return Cut(f"`{event.op}` runs under `torch.no_grad()`")
+    line, piece, _ = seen.at(places[-1])
+    why = f"`{piece or line.text}` in {line.label} runs where gradients are switched off"
+    return Cut(why, "", line)
 
 
 def made_without_grad(seen: Watched, leaf: Any, storage: Any) -> Cut | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -119,7 +120,9 @@ def _unreached(question: Question) -> Iterator[GraphFinding]:
         by_cut[cuts.find(tensor) if cuts is not None else None].append(name)
     for cut, names in by_cut.items():
         if cut is not None and cut.is_cut:
-            yield _unreached_because(question, names, cut, is_watched=True)
+            finding = _unreached_because(question, names, cut, is_watched=True)
+            meant = all(_is_left_alone(question, name, missing[name], reached) for name in names)
+            yield _meant(finding, question.name) if meant else finding
         elif parts := [name for name in names if _is_part(question, name, reached)]:
             yield _unreached_because(question, parts, cut, is_watched=is_watched)
 
@@ -128,6 +131,25 @@ def _is_part(question: Question, name: str, reached: set[int]) -> bool:
     """Say whether a parameter belongs to a model that is reached by others of its parameters."""
     own = next((o for o in question.names.parameters.values() if name in o), {})
     return any(id(tensor) in reached for tensor in own.values()) or not question.walked.nodes
+
+
+def _is_left_alone(question: Question, name: str, parameter: Any, reached: set[int]) -> bool:
+    """Say whether a parameter is of another model than those that are trained with this tensor.
+
+    A teacher, a target network, the generator in the critic's step: cut off on purpose.
+    """
+    training = [ids for ids in question.names.trained if not ids.isdisjoint(reached)]
+    is_trained_too = any(id(parameter) in ids for ids in training)
+    return bool(training) and not is_trained_too and not _is_part(question, name, reached)
+
+
+def _meant(finding: GraphFinding, name: str) -> GraphFinding:
+    """Take the edge off a cut that is most likely meant."""
+    sentence = (
+        f"{finding.sentence} No optimizer that trains what `{name}` reaches trains them, so this may be "
+        "meant."
+    )
+    return dataclasses.replace(finding, sentence=sentence, is_fault=False)
 
 
 def _no_graph(question: Question) -> GraphFinding:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import compress
 from typing import Any
 
+import torch
 from torch import nn
 
 from nbinspect import _torch, notebook
@@ -32,6 +33,7 @@ class Names:
         containers: fqns of modules that only hold others.
         parameters: for each outermost module its parameters by fqn.
         buffers: the buffers of all of them by fqn.
+        trained: for each optimizer the ids of what it trains.
         variables: for each tensor the user's names.
         nodes: for each autograd node the names of tensors that it made.
         by_storage: the user's names of tensors, by what `storage_key` gives for them.
@@ -44,6 +46,7 @@ class Names:
     containers: set[str] = field(default_factory=set)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     buffers: dict[str, Any] = field(default_factory=dict)
+    trained: list[set[int]] = field(default_factory=list)
     variables: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     nodes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     by_storage: dict[Any, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -73,7 +76,8 @@ def names_of(leaves: Iterable[Any]) -> Names:
         wanted.add(id(leaf))
         keys.add(storage_key(leaf) if leaf.requires_grad and leaf.is_leaf else None)
     keys.discard(None)
-    modules = _modules()
+    modules, optimizers = _living(nn.Module, torch.optim.Optimizer)
+    names.trained = [set(_trained(one)) for one in optimizers]
     known = _user_values()
     parents = _parents(modules)
     used = [
@@ -91,12 +95,23 @@ def names_of(leaves: Iterable[Any]) -> Names:
     return names
 
 
-def _modules() -> list[Any]:
+def _living(*classes: type) -> list[list[Any]]:
+    """List the living instances of each of some classes, by one pass over the heap."""
     objects = gc.get_objects()
     kinds = list(map(type, objects))
     distinct = dict(zip(map(id, kinds), kinds, strict=True))
-    wanted = {key for key, kind in distinct.items() if issubclass(kind, nn.Module)}
-    return list(compress(objects, map(wanted.__contains__, map(id, kinds))))
+    found = []
+    for wanted in classes:
+        keys = {key for key, kind in distinct.items() if issubclass(kind, wanted)}
+        found.append(list(compress(objects, map(keys.__contains__, map(id, kinds)))))
+    return found
+
+
+def _trained(optimizer: Any) -> Iterator[int]:
+    """Yield the id of each parameter of an optimizer; one that is half made has none."""
+    groups = (own_dict(optimizer) or {}).get("param_groups", ())
+    for group in groups if isinstance(groups, list) else ():
+        yield from map(id, group.get("params", ()))
 
 
 def _own_tensors(module: Any) -> Iterator[Any]:

@@ -74,6 +74,8 @@ class Recorder:
         frame = sys._getframe(2)
         event = Event(name, self.modules.running(frame), self._place(frame))
         event.grad_enabled = torch.is_grad_enabled()
+        if not event.grad_enabled:
+            event.around = tuple(self._around(frame))
         inputs: set[int] = set()
         externals: set[int] = set()
         for value in flat((args, kwargs)):
@@ -104,8 +106,15 @@ class Recorder:
 
     def _place(self, frame: Any) -> int:
         user = notebook.user_frame(frame)
-        if user is None:
-            return -1
+        return -1 if user is None else self._place_of(user)
+
+    def _around(self, frame: Any) -> Iterator[int]:
+        """Yield the user's calls that led to here, the nearest first, but for the very nearest."""
+        user = notebook.user_frame(frame)
+        while user is not None and (user := notebook.user_frame(user.f_back)) is not None:
+            yield self._place_of(user)
+
+    def _place_of(self, user: Any) -> int:
         key = id(user.f_code), user.f_lasti
         if key not in self._places:
             self._places[key] = len(self.seen.places)

@@ -31,6 +31,7 @@ class Event:
         op: its name, e.g. ``aten::addmm``.
         module: the module whose forward ran it, as the watch names it.
         place: an index into `Watched.places`, -1 outside of the user's code.
+        around: of an operation without gradients, the user's calls that led to it, nearest first.
         inputs: values that it took: each is an event's number and output, see `value_of`.
         externals: what it took that no event made, as indices into `Watched.externals`.
         takes_grad: some input required grad.
@@ -47,6 +48,7 @@ class Event:
     takes_grad: bool = False
     gives: dict[int, bool] = field(default_factory=dict)
     grad_enabled: bool = True
+    around: tuple[int, ...] = ()
     is_number: bool = False
 
 
@@ -194,28 +196,25 @@ class Watched:
 
     def line(self, event: Event) -> SourceLine | None:
         """Give the line of the user's code that an event ran from."""
-        return self._source(event)[0] if event.place >= 0 else None
+        return self.at(event.place)[0] if event.place >= 0 else None
 
     def expression(self, event: Event) -> str:
         """Give the very piece of the user's line, e.g. ``h.detach()``; "" where Python is silent."""
-        return self._source(event)[1] if event.place >= 0 else ""
+        return self.at(event.place)[1] if event.place >= 0 else ""
 
-    def file(self, event: Event) -> str:
-        """Give the name under which Python knows the file or cell of an event's line."""
-        return self._source(event)[2]
-
-    def _source(self, event: Event) -> tuple[SourceLine, str, str]:
-        found = self._lines.get(event.place)
+    def at(self, place: int) -> tuple[SourceLine, str, str]:
+        """Give a place's line, the piece of it that ran, and what Python calls its file or cell."""
+        found = self._lines.get(place)
         if found is None:
-            code, lineno, instruction = self.places[event.place]
+            code, lineno, instruction = self.places[place]
             line = notebook.source_line(code, lineno)
-            found = self._lines[event.place] = line, _piece(code, instruction), code.co_filename
+            found = self._lines[place] = line, _piece(code, instruction), code.co_filename
         return found
 
     def settle(self) -> None:
         """Read all lines and let go of the user's code objects; called when the watch ends."""
-        for event in self.events.values():
-            self.line(event)
+        for place in range(len(self.places)):
+            self.at(place)
         self.places.clear()
 
     def carried_from(self, starts: Iterable[int], within: set[int]) -> Flow:

@@ -331,3 +331,21 @@ def test_a_reentrant_checkpoint_hides_its_inside_and_nothing_is_claimed():
     for report in (w.report, nbinspect.autograd(loss)):
         assert kinds(report) == set()
         assert any("reentrant" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("trained", ["both", "student", "apart"])
+def test_a_model_that_is_cut_off_on_purpose_is_no_fault(trained):
+    teacher, student, x = Model(), Model(), torch.randn(8, 4)
+    parameters = [*student.parameters(), *(teacher.parameters() if trained == "both" else ())]
+    optimizers = [torch.optim.SGD(parameters, lr=0.1)]
+    if trained == "apart":
+        optimizers.append(torch.optim.SGD(teacher.parameters(), lr=0.1))
+    with nbinspect.graphwatch():
+        with torch.no_grad():
+            wanted = teacher(x)
+        loss = (student(x) - wanted).square().mean()
+    (cut,) = found(nbinspect.autograd(loss), "CUT")
+    assert cut.is_fault == (trained == "both")
+    assert ("may be meant" in cut.sentence) == (trained != "both")
+    assert "torch.no_grad()" in cut.sentence
+    assert len(optimizers) == 1 + (trained == "apart")
