@@ -15,7 +15,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from nbinspect import _torch, notebook
-from nbinspect.numerics.causes import explain
+from nbinspect.numerics.causes import Cause, explain
 from nbinspect.numerics.check import bad_ones, can_be_bad, flags
 from nbinspect.numerics.events import Event
 from nbinspect.numerics.flow import Flow, is_mask
@@ -91,6 +91,7 @@ class Findings:
         self._flow = flow
         self._cases: dict[tuple[Any, ...], _Case] = {}
         self._fresh: list[_Case] = []
+        self._untold: dict[tuple[Any, ...], Cause] = {}  # why an operation is unknown
         self._of_loss: _Case | None = None  # the case of the loss whose backward ran last
         self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
         self._old_buffers: dict[int, int] = {}
@@ -261,6 +262,8 @@ class Findings:
             if event is None:
                 event = unseen.get(one.place) or self._unseen(one, optimizer)
                 unseen[one.place] = event
+                if outcome is not None:
+                    self._untold[event.key] = _why_unknown(outcome)
             self._found(one, event)
 
     def _event(self, bad: Bad, outcome: Outcome | None) -> Event | None:
@@ -300,7 +303,8 @@ class Findings:
 
     def _unseen(self, bad: Bad, optimizer: Optimizer | None) -> Event:
         """Stand in for what no operation was seen to make."""
-        is_leaf = bad.place == "buffer" or (bad.place == "parameter" and optimizer is None)
+        never_written = optimizer is None and self._flow.n_ops > 0
+        is_leaf = bad.place == "buffer" or (bad.place == "parameter" and never_written)
         phase = "leaf" if is_leaf else "backward" if bad.place == "grad" else "forward"
         if optimizer is not None and not is_leaf:
             phase = "optimizer"
@@ -356,7 +360,8 @@ class Findings:
     def _record(self, event: Event, case: _Case | None, chain: tuple[Link, ...]) -> NanFinding:
         names = case.names if case else {}
         n_of = case.n_of if case else {}
-        cause = explain(event, tuple(self.losses))
+        told = explain(event, tuple(self.losses))
+        cause = self._untold.get(event.key, told) if event.op == "unknown" else told
         places = [place for place in REACHES if place in names]
         is_optimizers = event.phase == "optimizer"
         return NanFinding(
@@ -387,6 +392,15 @@ class Findings:
             alarming=not names and is_alarming(event),
             written=tuple(names.get("parameter", {}).values()) if is_optimizers else (),
         )
+
+
+def _why_unknown(outcome: Outcome) -> Cause:
+    mend = "%%nanwatch without --light looks at every operation, and names it"
+    if outcome.may_be_forced:
+        mend += "; --light --replay runs the step again all the same"
+    if outcome.ran:
+        return Cause(f"{_replay_says(outcome)} It did not turn up there.", mend)
+    return Cause(f"Light mode sees where a value ends up, not what made it. {outcome.says}", mend)
 
 
 def _replay_says(outcome: Outcome | None) -> str:

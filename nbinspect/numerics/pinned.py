@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from nbinspect import notebook
 from nbinspect.numerics.surroundings import Surroundings
 from nbinspect.numerics.turn import SideEffectError
+from nbinspect.numerics.undisturbed import undisturbed
 from nbinspect.tensors import is_tensor
 
 
@@ -88,12 +89,13 @@ def set_aside(
             leaf.grad = None
         yield
     finally:
-        for leaf, gradient in gradients:
-            leaf.grad = gradient
-        for scaler, state in states:
-            vars(scaler).update(state)
-        now.restore()
-        around.restore()
+        with undisturbed():
+            for leaf, gradient in gradients:
+                leaf.grad = gradient
+            for scaler, state in states:
+                vars(scaler).update(state)
+            now.restore()
+            around.restore()
 
 
 def _fresh(value: Any) -> Any:
@@ -116,15 +118,20 @@ def harmless() -> Iterator[None]:
     """
     with ExitStack() as undo:
         undo.enter_context(redirect_stdout(io.StringIO()))
-        _replace(undo, "input", _refuse_input)
-        _replace(undo, "open", _guarded_open(builtins.open))
-        _replace(undo, "next", _guarded_next(builtins.next))
+        names = notebook.user_namespace()  # IPython puts an `open` of its own there
+        for space in (vars(builtins), vars(io), names):
+            if callable(space.get("open")):
+                _replace(undo, space, "open", _guarded_open(space["open"]))
+        _replace(undo, vars(builtins), "input", _refuse_input)
+        _replace(undo, vars(builtins), "next", _guarded_next(builtins.next))
         yield
 
 
-def _replace(undo: ExitStack, name: str, function: Callable[..., Any]) -> None:
-    undo.callback(setattr, builtins, name, getattr(builtins, name))
-    setattr(builtins, name, function)
+def _replace(
+    undo: ExitStack, space: dict[str, Any], name: str, function: Callable[..., Any]
+) -> None:
+    undo.callback(space.__setitem__, name, space[name])
+    space[name] = function
 
 
 def _refuse_input(*_: object) -> str:

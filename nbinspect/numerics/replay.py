@@ -20,8 +20,8 @@ from nbinspect.numerics.pinned import harmless, set_aside
 from nbinspect.numerics.starts import Starts, running
 from nbinspect.numerics.steps import Steps
 from nbinspect.numerics.turn import RefusedError, SideEffectError, one_turn
+from nbinspect.numerics.undisturbed import undisturbed
 from nbinspect.ops import OpStream
-from nbinspect.tensors import looking
 
 
 class _Enough(BaseException):
@@ -143,13 +143,13 @@ class Replay:
 
     def before_backward(self, roots: list[torch.Tensor]) -> None:
         """Keep the bits of the loss."""
-        with looking():
+        with undisturbed():
             self.loss = loss_bits(roots)
 
     def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Note where the bad values come from, and stop if this was the place."""
         self._flow.had_backward = True
-        with looking():
+        with undisturbed():
             self._note("loss", [_torch.unwrapped(one) for one in roots])
             self._note("grad", [_torch.unwrapped(one) for one in results])
             self._note_gradients()
@@ -161,7 +161,7 @@ class Replay:
         """Stop before anything is written; what was written already is not written again."""
         if self._n_writes > 0:
             return _idle(optimizer)
-        with looking():
+        with undisturbed():
             self._note_gradients()
         raise _Enough
 
@@ -232,7 +232,7 @@ def update_again(
         except Exception as error:
             outcome.says = f"The update could not be run again: {type(error).__name__}: {error}."
             return outcome
-    with looking():
+    with undisturbed():
         event = flow.event_of(copied.param_groups[0]["params"][0])
     outcome.ran, outcome.n_ops = True, flow.n_ops
     outcome.says = "To find the operation, the update ran again on a copy of one parameter."

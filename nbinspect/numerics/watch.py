@@ -20,8 +20,9 @@ from nbinspect.numerics.records import NanReport
 from nbinspect.numerics.replay import Outcome, Replay, loss_bits, update_again
 from nbinspect.numerics.starts import Starts
 from nbinspect.numerics.steps import Steps, parameters
+from nbinspect.numerics.undisturbed import undisturbed
 from nbinspect.ops import OpStream
-from nbinspect.tensors import is_tensor, looking
+from nbinspect.tensors import is_tensor
 
 _BUFFERS_EVERY = 10  # steps of a light watch
 
@@ -143,7 +144,7 @@ class NanWatch:
                 undo.callback(self._stream.__exit__)
             self._undo = undo.pop_all()
         self._on = True
-        with looking():
+        with undisturbed():
             self._findings.note_old_buffers()
         self._pin()
         return self
@@ -184,7 +185,7 @@ class NanWatch:
     def before_backward(self, roots: list[torch.Tensor]) -> None:
         """Remember the loss while it is there."""
         if self._on:
-            with looking():
+            with undisturbed():
                 self._findings.note_loss(roots)
                 if self._replays:
                     self._loss = loss_bits(roots)
@@ -200,7 +201,7 @@ class NanWatch:
         if not self._looks_now():
             return
         found: list[Bad] = []
-        with looking():
+        with undisturbed():
             self._flow.read_verdicts()
             found += self._findings.bad("loss", [_torch.unwrapped(one) for one in roots])
             if not self._steps.scaled:
@@ -215,7 +216,7 @@ class NanWatch:
         """Look at the gradients as they are now, clipped or unscaled."""
         __tracebackhide__ = True
         if self._looks_now():
-            with looking():
+            with undisturbed():
                 self._flow.read_verdicts()
                 found = self._bad_gradients(list(parameters(optimizer)))
             self._take(found, "write")
@@ -228,7 +229,7 @@ class NanWatch:
         __tracebackhide__ = True
         self._flow.in_optimizer = self._in_closure = False
         if self._looks_now():
-            with looking():
+            with undisturbed():
                 self._flow.read_verdicts()
                 found = self._findings.bad("parameter", list(parameters(optimizer)))
                 if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
@@ -248,13 +249,13 @@ class NanWatch:
         """A GradScaler saw to it: nothing is written, and an overflow is no finding."""
         __tracebackhide__ = True
         if self._on:
-            with looking():
+            with undisturbed():
                 self._flow.read_verdicts()
                 found = self._findings.bad("grad", list(parameters(optimizer)), grads=True)
             outcome = None
             if self._replays and found and not self._findings.explained:
                 outcome = self._ran_again(found, "backward", None)
-            with looking():
+            with undisturbed():
                 excused = self._findings.skipped(found, outcome)
             if not excused and outcome is not None:
                 self._outcome = outcome
@@ -278,7 +279,7 @@ class NanWatch:
         outcome = None
         if self._replays and not self._findings.explained:
             outcome = self._outcome = self._ran_again(found, until, optimizer)
-        with looking():
+        with undisturbed():
             self._findings.take(found, outcome, optimizer)
 
     def _ran_again(self, found: list[Bad], until: str, optimizer: Optimizer | None) -> Outcome:
@@ -348,7 +349,7 @@ class NanWatch:
         """Keep what the next step starts from."""
         if not self._replays:
             return
-        with looking():
+        with undisturbed():
             self._starts.mark(
                 self._findings.buffers(), self._findings.n_backwards, self._findings.n_steps,
                 closure=self._in_closure,
@@ -356,7 +357,7 @@ class NanWatch:
 
     def _audit(self) -> None:
         """Look at all that is there when the cell has ended."""
-        with looking():
+        with undisturbed():
             self._flow.read_verdicts()
             self._findings.learn_buffers()
             found = self._findings.bad_buffers()

@@ -651,7 +651,7 @@ def step_beyond_float32() -> Step:
     return step
 
 
-@fault("sub_", "parameter", "optimizer", light="leaf")
+@fault("sub_", "parameter", "optimizer", light="unknown")
 def descent_by_hand_beyond_float32() -> Step:
     w = nn.Parameter(torch.full((2,), -3e38))
 

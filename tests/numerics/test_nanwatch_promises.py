@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import io
 import random
 import threading
 import weakref
@@ -245,6 +246,7 @@ def places() -> list[object]:
         builtins.open,
         builtins.input,
         builtins.next,
+        io.open,
     ]
 
 
