@@ -27,6 +27,7 @@ def traces() -> dict[str, Any]:
     return {
         "events": {event: len(found) for event, found in shell.events.callbacks.items()},
         "transforms": len(shell.input_transformers_cleanup),
+        "tree transforms": len(shell.ast_transformers),
         "token transforms": len(shell.input_transformer_manager.token_transformers),
         "matchers": len(shell.Completer.custom_matchers),
         "printers": sorted(
