@@ -270,7 +270,10 @@ class Findings:
         """Give the event behind a bad tensor: the one whose values were seen, if there are two."""
         event = self._flow.event_of(bad.tensor)
         if outcome is not None and (event is None or event.origin.is_gone):
-            return outcome.event_for(bad.place, bad.key) or event
+            again = outcome.event_for(bad.place, bad.key)
+            if again is not None and bad.place == "parameter":  # what reads it later passes it on
+                self._flow.know(bad.tensor, again)
+            return again or event
         return event
 
     def _known_in_step(self) -> Event | None:

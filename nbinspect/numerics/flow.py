@@ -249,6 +249,10 @@ class Flow:
                 return put_off
         return None
 
+    def know(self, tensor: torch.Tensor, event: Event) -> None:
+        """Take it from elsewhere where a tensor's bad values come from."""
+        self._taint(tensor, event, flags(tensor))
+
     def _taint(self, tensor: torch.Tensor, event: Event, known: tuple[bool, bool]) -> None:
         for storage in _storages(tensor):
             entry = _Tainted(storage)
