@@ -67,7 +67,7 @@ def to_float64(tensor: torch.Tensor) -> torch.Tensor:
 
 def as_it_is(tensor: torch.Tensor) -> torch.Tensor:
     """Copy a tensor, with its values one after the other."""
-    if tensor.layout != torch.strided:
+    if tensor.layout != torch.strided or tensor.is_nested or tensor.is_quantized:
         return tensor.detach().clone()
     made = torch.empty(tensor.shape, dtype=tensor.dtype, device=tensor.device)
     return made.copy_(tensor.detach())
@@ -123,12 +123,15 @@ class CopiedCall:
     def __call__(self, *values: torch.Tensor) -> Any:
         """Call the function; buffers and other tensors are as at the first time."""
         __tracebackhide__ = True  # an error of the user's code is not ours to appear in
+        given = set()
         for leaf, value in zip(self.leaves, values, strict=True):
+            if self.chosen:  # the user's own takes changes in place, which a leaf does not
+                value = value.clone()
+            given.add(id(value))
             for put in leaf.put:
                 put(value)
         for module, name, value in self._buffers:
             module._buffers[name] = value.clone()  # noqa: SLF001 - `copy_` would count as a change
-        given = {id(value) for value in values}
         flat = [
             one.clone() if is_tensor(one) and id(one) not in given else one for one in self._flat
         ]
@@ -208,6 +211,10 @@ class CopiedCall:
         if id(module) in self._modules:
             return self._modules[id(module)]
         self._keep.append(module)
+        if any(map(nn.parameter.is_lazy, module.parameters())):
+            raise NothingToCheckError(
+                f"{name} has parameters without a shape yet: call it once first"
+            )
         for sub in module.modules():
             for value in vars(sub).values():
                 if is_tensor(value) and id(value) not in self._memo:

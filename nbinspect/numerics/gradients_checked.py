@@ -103,7 +103,7 @@ def gradcheck(
             call = CopiedCall(fn, args, dict(kwargs or {}), convert=to_float64, **made)  # type: ignore[arg-type]
             check = _Check(call, run, tolerances)
             passed, message = check.verdict()
-            inputs, entries = check.table() if isinstance(passed, bool) else ((), ())
+            inputs, entries = check.table() if isinstance(passed, bool) or message else ((), ())
     return GradcheckReport(
         name=name,
         passed=passed,
@@ -205,6 +205,9 @@ class _Check:
         checked = self._values[:MOST_LEAVES]
         if len(checked) < len(self._values):
             self.notes.append(f"torch's check took {len(checked)} of {len(self._values)} tensors.")
+        if any(value.layout != torch.strided for value in checked):
+            self.tolerances["masked"] = True
+            self.notes.append("Of sparse arguments only the values that they hold were checked.")
         n_entries = sum(v.numel() for v in checked) * sum(out.numel() for out in outputs)
         self.fast_mode = n_entries > MOST_ENTRIES
         del outputs
@@ -215,6 +218,8 @@ class _Check:
             found: tuple[bool | Unavailable, str] = (True, "")
         except GradcheckError as error:
             found = (False, _said(error).partition(": ")[2])
+            if "incorrect layout" in found[1]:  # it takes no sparse gradient of a dense tensor
+                found = (Unavailable("torch's check takes no sparse gradients"), found[1])
         except Exception as error:
             found = (Unavailable(f"torch's check raises {_said(error)}"), "")
         self.functions = check_each(seen, self.tolerances)

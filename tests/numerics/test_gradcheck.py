@@ -257,6 +257,31 @@ def test_tied_weights_are_one_tensor():
     assert gradcheck(Tied(), torch.ones(1, 2)).ok
 
 
+@pytest.mark.parametrize(
+    ("fn", "value", "verdict"),
+    [
+        (lambda x: (x.to_dense() * 2).sum(), torch.eye(3).to_sparse().requires_grad_(), True),
+        (lambda x: x.mul_(2), torch.ones(3), True),  # in place on what the user may change
+        (lambda x: x.float() * 2, torch.ones(3).to(torch.float8_e4m3fn), True),
+        (nn.Embedding(5, 2, sparse=True), torch.tensor([1, 2]), "no sparse gradients"),
+        (lambda x: x.sin(), torch.ones(3, device="meta", requires_grad=True), "meta"),
+        (lambda x: x.sum(), torch.ones(0, requires_grad=True), True),
+    ],
+)
+def test_odd_arguments(fn, value, verdict):
+    report = gradcheck(fn, value)
+    if verdict is True:
+        assert report.passed is True, text(report)
+    else:
+        assert verdict in report.passed.reason
+    assert report.html()
+
+
+def test_lazy_modules_are_to_be_called_first():
+    with pytest.raises(ValueError, match="call it once first"):
+        gradcheck(nn.LazyLinear(3), torch.ones(2, 3))
+
+
 def test_large_modules_are_sampled_and_it_is_said():
     model = nn.Linear(200, 200)
     report = gradcheck(model, torch.randn(3, 200))
