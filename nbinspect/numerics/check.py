@@ -130,7 +130,8 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     for tensor in tensors:
         if not can_be_bad(tensor) or not tensor.numel():
             continue
-        if tensor.layout is torch.strided and not is_wrapper(tensor) and tensor.dtype not in _ODD:
+        dense = tensor.layout is torch.strided and not (is_wrapper(tensor) or tensor.is_nested)
+        if dense and tensor.dtype not in _ODD:
             plain[tensor.device, tensor.dtype].append(tensor)
         elif is_bad(tensor):
             found.append(tensor)

@@ -277,6 +277,13 @@ def test_odd_arguments(fn, value, verdict):
     assert report.html()
 
 
+def test_nested_arguments_are_left_to_torch():
+    nested = torch.nested.nested_tensor([torch.ones(2), torch.ones(3)], requires_grad=True)
+    report = gradcheck(lambda x: torch.nested.to_padded_tensor(x * 2, 0.0), nested)
+    assert isinstance(report.passed, Unavailable)
+    assert report.nonfinite == ()
+
+
 def test_lazy_modules_are_to_be_called_first():
     with pytest.raises(ValueError, match="call it once first"):
         gradcheck(nn.LazyLinear(3), torch.ones(2, 3))
