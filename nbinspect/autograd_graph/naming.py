@@ -90,7 +90,8 @@ def names_of(leaves: Iterable[Any]) -> Names:
     for label, value in known:
         called.setdefault(id(value), label)
     for top in _outermost(used, parents, called):
-        _name_module(names, top, called.get(id(top)) or class_name(type(top)))
+        with suppress(Exception):  # a module whose own code raises has no names to give
+            _name_module(names, top, called.get(id(top)) or class_name(type(top)))
     _name_variables(names, known)
     return names
 
