@@ -156,7 +156,7 @@ def _refused(one: AllocatorSnapshot) -> Iterator[Block]:
 
 def _details(one: AllocatorSnapshot) -> Iterator[Block]:
     if one.segments:
-        yield Fold(f"The {count(len(one.segments))} segments, as a map", tuple(_map(one)))
+        yield Fold(f"Map of segments ({count(len(one.segments))})", tuple(_map(one)))
     if one.allocations:
         yield Fold("Largest allocations, and what was never freed", tuple(_allocations(one)))
     if one.n_entries:
