@@ -371,7 +371,7 @@ del hidden
     Case(
         name="a finalizer",
         code=H + "class A: pass\na = A()\nend = weakref.finalize(a, id, h)\ndel h",
-        names=("weakref.finalize._registry", "args[0]", "lets go of it"),
+        names=("weakref.finalize._registry", "args[0]"),
         edge="item",
         frees=False,  # nobody takes Python's own registry away
     ),
