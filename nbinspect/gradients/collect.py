@@ -168,8 +168,7 @@ class Writer:
         self, reading: _Reading, gradients: list[torch.Tensor], weights: list[torch.Tensor]
     ) -> None:
         columns = reading.columns
-        found = measure.norm_and_range(gradients)
-        columns["written"], columns["written_low"], columns["written_high"] = found
+        columns["written"] = _torch.fused_norms(gradients)
         columns["nonzero"] = measure.nonzeros(gradients)
         if self.light:
             columns["weight"] = _torch.fused_norms(weights)

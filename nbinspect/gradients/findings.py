@@ -70,7 +70,7 @@ def _chosen(kind: Kind, what: Broken, about: Sequence[ParameterName]) -> int | N
 
 
 def _why(kind: Kind, what: Broken, n_others: int, rules: Rules) -> str:
-    more = f" So do {n_others} more." if n_others > 1 else " So does one more." if n_others else ""
+    more = f" {n_others} others too." if n_others > 1 else " One other too." if n_others else ""
     match kind:
         case "NAN":
             return "backward made it NaN or infinite." + more

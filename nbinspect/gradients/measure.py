@@ -55,12 +55,6 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.sum(dtype=torch.float32 if tensor.dtype in _torch.HALVES else None)
 
 
-def norm_and_range(gradients: list[torch.Tensor]) -> tuple[Scalars, Scalars, Scalars]:
-    """Measure gradients once more, as the optimizer gets them: norms, lowest and highest."""
-    ranges = [torch.aminmax(one) for one in gradients]
-    return _torch.fused_norms(gradients), [r.min for r in ranges], [r.max for r in ranges]
-
-
 def nonzeros(gradients: list[torch.Tensor]) -> Scalars:
     """Count the elements of each that are not exactly 0."""
     return [torch.count_nonzero(one) for one in gradients]

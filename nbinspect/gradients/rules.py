@@ -117,8 +117,9 @@ class Health:
         if figures.loss != 0.0:
             self._dead(figures.index, members, reached, norms)
         weights = [len(about[one].shape) > 1 for one in members]
-        self._falls(figures.index, Layers.of(members, rows, reached & weights, about))
-        self._rises(figures.index, Layers.of(members, rows, reached & weights, about))
+        layers = Layers.of(members, rows, reached & weights, about)
+        self._falls(figures.index, layers)
+        self._rises(figures.index, layers)
         biases = [about[one].name.endswith("bias") for one in members]
         self._rises(figures.index, Layers.of(members, rows, reached & biases, about))
         usual = self._groups.setdefault(members, Usual())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+import threading
 import weakref
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -40,12 +41,17 @@ def guarded(method: Method) -> Method:
     def call(self: Stepping, *args: Any) -> Any:
         if self.is_broken:
             return None
+        if self.aside_in == threading.get_ident():  # within another of these
+            return method(self, *args)
+        self.aside_in = threading.get_ident()
         try:
             with torch.no_grad(), _torch.no_overrides():
                 return method(self, *args)
         except Exception as error:
             self.failed(error)
             return None
+        finally:
+            self.aside_in = 0
 
     return call  # type: ignore[return-value]
 
@@ -64,6 +70,7 @@ class Stepping:
     Attributes:
         n_steps: how many steps have ended, read or not.
         is_broken: measuring has stopped because of an error of ours.
+        aside_in: the thread that runs one of our methods, out of sight of modes; 0 for none.
     """
 
     def __init__(
@@ -78,6 +85,7 @@ class Stepping:
     ) -> None:
         self.n_steps = 0
         self.is_broken = False
+        self.aside_in = 0
         self._every, self._hist, self._light = every, hist, light
         self._names = Names(model)
         self._builder = Builder(rules, keep)

@@ -325,7 +325,7 @@ def _heat_map(block: HeatMap) -> str:
 def _name(label: str) -> str:
     cut = cut_middle(label, NAME_WIDTH)
     title = f' title="{_text(label)}"' if cut != printable(label) else ""
-    return f"<span{title}>{_breakable(escape(cut))}</span>"
+    return f"<span{title}>{escape(cut)}</span>"
 
 
 def _heat_legend(block: HeatMap) -> str:

@@ -110,11 +110,13 @@ def test_step_through_sort_fold_and_jump(opened, artifacts):
     before = paths(lab)
     assert "net.layers" in before
     assert len(before) <= 20
+    page.get_by_role("button", name="Fold net.layers", exact=True).click()
+    assert len(paths(lab)) == len(before) - 6
     page.get_by_role("button", name="Unfold net.layers", exact=True).click()
-    assert len(paths(lab)) == len(before) + 6
+    assert paths(lab) == before
     page.get_by_role("button", name="Unfold net.layers.3", exact=True).click()
     expect(row(lab, "net.layers.3.up")).to_be_visible()
-    page.get_by_role("button", name="Fold net.layers", exact=True).click()
+    page.get_by_role("button", name="Fold net.layers.3", exact=True).click()
     assert paths(lab) == before
     # Sort.
     page.get_by_role("button", name="norm", exact=True).click()

@@ -1,0 +1,154 @@
+"""What does `%%gradwatch` add to a training step, beside the hooks that log gradients elsewhere?"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import importlib.metadata
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.fresh import in_process
+from benchmarks.models import Training, gpt2
+from benchmarks.tables import Spread, Table, ratios
+
+GOALS = {"GPT-2, 4 layers": 1.08, "MLP of 10 ms": 1.12}
+BINS = 64
+
+
+def wide_mlp() -> Training:
+    """Four linear layers, 512 wide, 784 to 10, on 256 inputs: some 10 ms a step."""
+    layers: list[nn.Module] = []
+    for n_in, n_out in ((784, 512), (512, 512), (512, 512)):
+        layers += [nn.Linear(n_in, n_out), nn.ReLU()]
+    model = nn.Sequential(*layers, nn.Linear(512, 10))
+    optimizer = torch.optim.AdamW(model.parameters())
+    return Training(model, optimizer, torch.randn(256, 784), torch.randint(0, 10, (256,)))
+
+
+MODELS: dict[str, Callable[[], Training]] = {"GPT-2, 4 layers": gpt2, "MLP of 10 ms": wide_mlp}
+
+
+def gradwatch(_training: Training) -> AbstractContextManager[Any]:
+    """Watch every column of every step."""
+    import nbinspect
+
+    return nbinspect.gradwatch()
+
+
+def gradwatch_hist(_training: Training) -> AbstractContextManager[Any]:
+    """Watch every column, and count exponents every 20 steps, as ``--hist`` does."""
+    import nbinspect
+
+    return nbinspect.gradwatch(hist=20)
+
+
+def gradwatch_light(_training: Training) -> AbstractContextManager[Any]:
+    """Watch without copies."""
+    import nbinspect
+
+    return nbinspect.gradwatch(light=True)
+
+
+@contextlib.contextmanager
+def histogram_hooks(training: Training) -> Iterator[None]:
+    """Hook every parameter as experiment trackers do: a histogram of each gradient, read at once.
+
+    Range and finiteness are looked at first, as a histogram needs both.
+    """
+    logged: dict[str, tuple[list[float], float, float]] = {}
+
+    def hook(name: str) -> Callable[[torch.Tensor], None]:
+        def log(gradient: torch.Tensor) -> None:
+            flat = gradient.detach().reshape(-1)
+            flat = flat if torch.isfinite(flat).all() else flat[torch.isfinite(flat)]
+            low, high = flat.min().item(), flat.max().item()
+            counts = torch.histc(flat, bins=BINS, min=low, max=high)
+            logged[name] = (counts.tolist(), low, high)
+
+        return log
+
+    handles = [p.register_hook(hook(name)) for name, p in training.model.named_parameters()]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+TOOLS: dict[str, Callable[[Training], AbstractContextManager[Any]]] = {
+    "%%gradwatch": gradwatch,
+    "%%gradwatch --hist": gradwatch_hist,
+    "%%gradwatch --light": gradwatch_light,
+    "histogram hook on each parameter": histogram_hooks,
+}
+
+
+def measure(model: str, n_pairs: int, n_steps: int) -> dict[str, Any]:
+    """Time blocks of plain steps and of steps under each tool in turn, in one process.
+
+    Returns:
+        CPU seconds a step: `plain` and one list for each tool, block by block.
+    """
+    torch.manual_seed(0)
+    torch.set_num_threads(1)
+    training = MODELS[model]()
+    for _ in range(3):
+        training.step()
+    figures: dict[str, list[float]] = {name: [] for name in ("plain", *TOOLS)}
+    gc.disable()
+    for _ in range(n_pairs):
+        for name, own in figures.items():
+            with TOOLS[name](training) if name in TOOLS else contextlib.nullcontext():
+                training.step()  # buffers are made at the first
+                start = time.process_time()
+                for _ in range(n_steps):
+                    training.step()
+                own.append((time.process_time() - start) / n_steps)
+        gc.collect()
+    return figures
+
+
+def tables(*, quick: bool) -> list[Table]:
+    """Measure every tool on both models."""
+    table = Table(
+        "gradients: a training step under each watch",
+        ("model", "tool", "of the plain step", "plain, ms", "goal"),
+    )
+    for model, goal in GOALS.items():
+        n_pairs, n_steps = (2, 1) if quick else (20, 3 if goal < 1.1 else 20)
+        found = in_process(measure, model=model, n_pairs=n_pairs, n_steps=n_steps)
+        plain = Spread.of(found["plain"]).show(1e3, digits=1)
+        for tool in TOOLS:
+            spread = ratios(list(zip(found["plain"], found[tool], strict=True)))
+            ours = tool.startswith("%%")
+            verdict = f"<= {goal}: {'met' if spread.median <= goal else 'MISSED'}" if ours else ""
+            table.add(model, tool, spread.show(), plain, "too few steps" if quick else verdict)
+    table.notes = [
+        (
+            "Median [quartiles] of 20 pairs of blocks in turn, each over the plain block of its "
+            "round; CPU time, one torch thread, one process a model. %%gradwatch has every column: "
+            "norms before and after clipping, largest, mean, spread, zeros, update, cosine."
+        ),
+        (
+            f"The hook is written as experiment trackers document it: per parameter a check, a "
+            f"range and a histogram of {BINS} bins, read at once. {_rivals()}"
+        ),
+    ]
+    return [table]
+
+
+def _rivals() -> str:
+    """Say which of the tools that are compared elsewhere are here."""
+    said = []
+    for name in ("wandb", "cockpit-for-pytorch"):
+        try:
+            said.append(f"{name} {importlib.metadata.version(name)} is installed and was not run")
+        except importlib.metadata.PackageNotFoundError:
+            said.append(f"{name} was not installed")
+    return "; ".join(said) + "."
