@@ -16,6 +16,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+PATIENCE_S = 60.0  # a busy machine changes no answer
 LAST_ERROR = ("last_type", "last_value", "last_traceback", "last_exc")
 
 
@@ -105,7 +106,8 @@ def answer(question: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
     exec(compile(question["code"], "cell.py", "exec"), names)
     expression = question["expression"]
     before = counts(eval(expression, names))
-    report = refchain(eval(expression, names), all=question["every"], name=expression)
+    every = question["every"]
+    report = refchain(eval(expression, names), all=every, name=expression, budget_s=PATIENCE_S)
     after = counts(eval(expression, names))
     result: dict[str, Any] = {
         "report": report.to_dict(),
@@ -120,7 +122,7 @@ def answer(question: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
             result["ran"].append(report.code)
             exec(report.code, names)
             if probe() is not None:
-                report = refchain(probe(), name=expression)
+                report = refchain(probe(), name=expression, budget_s=PATIENCE_S)
     result["at_once"] = probe() is None
     gc.collect()
     result["alive"] = probe() is not None

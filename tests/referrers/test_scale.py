@@ -15,7 +15,7 @@ from nbinspect import refchain
 torch.set_num_threads(1)
 {plant}
 start = time.perf_counter()
-report = refchain({target}, name={target!r}, all={every})
+report = refchain({target}, name={target!r}, all={every}, budget_s=60)
 took = time.perf_counter() - start
 {free}
 print(json.dumps([str(report.chains[0]) if report.chains else "", report.notes, report.complete,
