@@ -333,6 +333,12 @@ def compiles_under_modes() -> bool:
     return hasattr(TorchDispatchMode, "ignore_compile_internals")
 
 
+def is_tracing() -> bool:
+    """Say whether ``torch.compile`` is building a graph: what runs has no values then."""
+    context = getattr(sys.modules.get("torch._guards"), "TracingContext", None)
+    return context is not None and context.try_get() is not None
+
+
 def has_compiled() -> bool:
     """Say whether ``torch.compile`` has compiled anything in this process."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})

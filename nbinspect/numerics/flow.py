@@ -462,7 +462,10 @@ class Flow:
 
 def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
     try:
-        return [part.untyped_storage() for part in dense_parts(_torch.unwrapped(tensor))]
+        plain = _torch.unwrapped(tensor)
+        if plain.layout is torch.strided and not plain.is_nested:
+            return [plain.untyped_storage()]  # its values may have to be converted to be read
+        return [part.untyped_storage() for part in dense_parts(plain)]
     except Exception:  # a freed storage, or a type whose own code raises
         return []
 

@@ -19,6 +19,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
+from nbinspect import _torch
 from nbinspect.numerics.check import tensors_in
 
 
@@ -105,7 +106,7 @@ class Steps:
 
     def _run(self, original: Any, args: Any, kwargs: Any, roots: Any) -> Any:
         __tracebackhide__ = True
-        if self._depth:
+        if self._depth or _torch.is_tracing():
             return original(*args, **kwargs)
         found = list(tensors_in(list(roots) if not torch.is_tensor(roots) else roots))
         self.listener.before_backward(found)
