@@ -9,12 +9,14 @@ import numpy as np
 
 from nbinspect.blocks import (
     Advice,
+    Band,
     Block,
     Cell,
     Code,
     Column,
     Fold,
     HeatMap,
+    Histogram,
     Span,
     Table,
     Text,
@@ -32,7 +34,7 @@ from nbinspect.gradients.records import (
     ParameterGradient,
     TableRow,
 )
-from nbinspect.render.format import count
+from nbinspect.render.format import count, percent
 
 MOST_ROWS, MOST_LAYERS, MOST_COLUMNS = 12, 18, 64
 MOST_LISTED = 400
@@ -72,6 +74,7 @@ def history_view(history: GradientHistory) -> View:
     if worst is not None and worst.index != last.index:
         blocks.append(step_table(history, worst, f"Step {worst.index}, {_why_worst(history)}"))
     blocks.append(step_table(history, last, f"Step {last.index}, the last"))
+    blocks += exponents(history)
     blocks += _rest(history, last)
     return (*blocks, *_notes(history))
 
@@ -156,6 +159,39 @@ def heat_map(history: GradientHistory) -> HeatMap:
         f"step {found.first_steps[0]}",
         f"step {found.last_step}",
     )
+
+
+FORMATS = (
+    Band("float16", -24, -14, faint=True),
+    Band("float16", -14, 16),
+    Band("bfloat16", -133, -126, faint=True),
+    Band("bfloat16", -126, 128),
+)
+"""What each format holds: from its smallest number on with fewer digits, then with all."""
+
+
+def exponents(history: GradientHistory) -> list[Block]:
+    """Draw how often each power of two occurs in the gradients, in the last step that counted it."""
+    step = next((one for one in reversed(history.packed) if one.exponents), None)
+    if step is None:
+        return []
+    counts: dict[int, int] = {}
+    for one in step.exponents:
+        for at, n in enumerate(one.counts):
+            counts[one.first + at] = counts.get(one.first + at, 0) + n
+    if not counts:
+        return []
+    first, last = min(counts), max(counts)
+    n_all = sum(counts.values())
+    lost = sum(n for power, n in counts.items() if power < -24) / n_all
+    every = max(4, (last - first) // 8)
+    ticks = tuple((float(at), f"2^{at}") for at in range(first, last + 2) if at % every == 0)
+    title = f"Gradients in step {step.figures.index} as written, by power of two"
+    columns = tuple(counts.get(at, 0) for at in range(first, last + 1))
+    words = (
+        f"{percent(lost)} of the values that are not 0 would be 0 in float16 without a loss scale."
+    )
+    return [Histogram(title, first, columns, ticks, FORMATS), Text((words,), "note")]
 
 
 def _shade(norm: float, log: float) -> float | None:

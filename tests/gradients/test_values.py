@@ -151,6 +151,11 @@ def test_exponents_are_those_of_the_values():
     counts = {found.first + at: n for at, n in enumerate(found.counts) if n}
     assert counts == {0: 2, -20: 1, -19: 1, 2: 1}
     assert found.n_tiny == 1
+    text = w.report.text()
+    assert "Gradients in step 2 as written, by power of two" in text
+    assert "float16" in text
+    assert "bfloat16" in text
+    assert "0 % of the values that are not 0 would be 0 in float16" in " ".join(text.split())
 
 
 def test_the_table_of_this_moment():
