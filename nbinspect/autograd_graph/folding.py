@@ -210,7 +210,11 @@ class _Drawing:
         return GraphNode(
             key=group.key,
             label=group.label,
-            type_name=" · ".join(part for part in (kind, shape) if part),
+            type_name=" · ".join(
+                part
+                for part in (f"gives {self._report.name}" if has_root else "", kind, shape)
+                if part
+            ),
             role="target" if has_root else "holder",
             size_bytes=size,
             detail=tuple(self._group_facts(group, nodes, gives)),

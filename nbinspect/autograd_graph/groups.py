@@ -149,7 +149,8 @@ class _Builder:
 
     def _folded(self, items: list[Item], key: str) -> list[Item]:
         """Put each stretch that repeats into a group."""
-        tokens = [self._token(item) for item in items]
+        root = self._nodes[-1]  # what was asked about has a box of its own
+        tokens = [-1 if item is root else self._token(item) for item in items]
         weights = [sum(1 for _ in i.nodes()) if isinstance(i, Group) else 1 for i in items]
         found: list[Item] = []
         at = 0

@@ -117,7 +117,7 @@ def test_shared_bytes_count_once_in_a_box():
 
 def test_a_repeat_of_two_different_shapes_is_none():
     nodes = tuple(
-        AutogradNode(n, "MulBackward0", f"m.{n // 10}", shape=(1 if n < 20 else 2,))
+        AutogradNode(n, f"Op{n % 10}Backward0", f"m.{n // 10}", shape=(1 if n < 20 else 2,))
         for n in range(40)
     )
     modules = tuple(GraphModule(f"m.{n}", "Block") for n in range(4))
@@ -170,3 +170,12 @@ def test_inference_gives_what_is_between_to_who_holds_both():
     assert infer_modules(about)[2] == "m.r"
     nothing = Surroundings(["AddBackward0"], [[]], {}, {})
     assert infer_modules(nothing) == [""]
+
+
+def test_what_was_asked_about_has_a_box_with_its_name():
+    nodes = tuple(AutogradNode(n, "MulBackward0", shape=(1,)) for n in range(100))
+    edges = tuple(AutogradEdge(n, n + 1, 0) for n in range(99))
+    folding = Folding(GraphReport("y", "1 float32", nodes, edges))
+    boxes = folding.graph(folding.first()).nodes
+    assert [(one.label, one.role) for one in boxes] == [("MulBackward0", "holder"), ("y", "target")]
+    assert boxes[0].type_name.startswith("x99")
