@@ -165,7 +165,7 @@ class Health:
 
     def _falls(self, index: int, layers: Layers) -> None:
         """Compare the first layers with the last ones, to which backward came first."""
-        fall = layers.fall()
+        fall = layers.fall(self.rules.decades)
         vanishes = fall >= self.rules.decades and layers.deepest_norm < self.rules.low
         self._vanishing.note(index, vanishes)
         if vanishes:
@@ -176,7 +176,7 @@ class Health:
 
     def _rises(self, index: int, layers: Layers) -> None:
         """See an explosion on the way back; of biases too, whose gradient is what comes back."""
-        grown = -layers.fall() >= self.rules.decades
+        grown = -layers.fall(self.rules.decades) >= self.rules.decades
         if grown and layers.deepest_norm > self.rules.high:
             self._grows(index, layers.strongest, layers.deepest_norm)
 
@@ -327,10 +327,14 @@ class Layers:
             logs = np.log10(norms) - 0.5 * np.log10(np.maximum(1.0, sizes * (1 - zeros)))
         return cls(tuple(members[at] for at in chosen), logs, norms)
 
-    def fall(self) -> float:
-        """Give by how many powers of ten the gradient falls from last to first; 0 if unsteadily."""
+    def fall(self, least: float) -> float:
+        """Give by how many powers of ten the gradient falls from last to first.
+
+        Args:
+            least: what counts; less, or an unsteady fall, is 0.
+        """
         n = len(self.logs)
-        if n < LEAST_LAYERS:
+        if n < LEAST_LAYERS or np.ptp(self.logs) < least:
             return 0.0
         part = self._part()
         fall = float(np.median(self.logs[:part]) - np.median(self.logs[n - part :]))
