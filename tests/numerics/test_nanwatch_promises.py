@@ -6,6 +6,7 @@ import builtins
 import gc
 import io
 import random
+import signal
 import threading
 import weakref
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from nbinspect import NonFiniteError, nanwatch
+from nbinspect.numerics.undisturbed import undisturbed
 
 NAN = float("nan")
 
@@ -418,3 +420,14 @@ def test_a_watch_of_another_thread_is_its_own() -> None:
         w.sqrt().sum().backward()
     assert reports[0].healthy
     assert not watch.report.healthy
+
+
+def test_an_interrupt_waits_while_tensors_are_looked_at() -> None:
+    done = []
+    handler = signal.getsignal(signal.SIGINT)
+    with pytest.raises(KeyboardInterrupt), undisturbed():
+        signal.raise_signal(signal.SIGINT)
+        done.append(torch.is_grad_enabled())
+    assert done == [False]
+    assert torch.is_grad_enabled()
+    assert signal.getsignal(signal.SIGINT) is handler
