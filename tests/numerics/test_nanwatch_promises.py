@@ -425,9 +425,14 @@ def test_a_watch_of_another_thread_is_its_own() -> None:
 def test_an_interrupt_waits_while_tensors_are_looked_at() -> None:
     done = []
     handler = signal.getsignal(signal.SIGINT)
-    with pytest.raises(KeyboardInterrupt), undisturbed():
-        signal.raise_signal(signal.SIGINT)
-        done.append(torch.is_grad_enabled())
+
+    def interrupted() -> None:
+        with undisturbed():
+            signal.raise_signal(signal.SIGINT)
+            done.append(torch.is_grad_enabled())
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
     assert done == [False]
     assert torch.is_grad_enabled()
     assert signal.getsignal(signal.SIGINT) is handler
