@@ -12,6 +12,7 @@ import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
@@ -90,6 +91,7 @@ class Flow:
         origins: events that are origins, in order, one a key and step.
         counts: how often each key was met.
         modules: names of modules.
+        failed: what went wrong in here, "" for nothing; then no more is looked at.
     """
 
     def __init__(
@@ -107,6 +109,7 @@ class Flow:
         self.counts: dict[tuple[Any, ...], int] = {}
         self.modules = ModuleNames()
         self.sites = ForwardSites()
+        self.failed = ""
         self._name_of = name_of
         self._waits_for = waits_for
         self._deferred = Deferred(self._known_or_new)
@@ -137,7 +140,7 @@ class Flow:
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look at what an operation is about to overwrite."""
         seen = plan(func)
-        if not seen.written or self.in_optimizer:
+        if not seen.written or self.in_optimizer or self.failed:
             return
         self._before = [
             (one, *flags(one))
@@ -148,32 +151,37 @@ class Flow:
     def __call__(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        """Look at what an operation gave."""
-        self.n_ops += 1
-        seen = plan(func)
-        number = _torch.next_sequence_number()
-        if (
-            number is not None
-            and number != self.sites.last
-            and _torch.current_autograd_node() is None
-        ):
-            self._note_forward(number, args)
-        if seen.skip and "empty" in seen.base:
-            self._deferred.forget(tensors_in(result))
-        if seen.skip or (seen.tame and self.in_optimizer and self.trusts_optimizer):
+        """Look at what an operation gave; an error of our own is no business of the user's loop."""
+        if self.failed:
             return
-        if seen.reads_number:
-            self._note_number(args[0], result)
-            return
-        if self._is_deferred(seen, args, kwargs, result):
-            return
-        bad = self._bad_results(seen, args, kwargs, result)
-        if bad:
-            self._happened(_Call(seen, func, args, kwargs), bad)
-        elif self._open:
-            self._note_absorbed(_Call(seen, func, args, kwargs))
-        if self._before:
-            self._before = []
+        try:
+            self.n_ops += 1
+            seen = plan(func)
+            number = _torch.next_sequence_number()
+            if (
+                number is not None
+                and number != self.sites.last
+                and _torch.current_autograd_node() is None
+            ):
+                self._note_forward(number, args)
+            if seen.skip and "empty" in seen.base:
+                self._deferred.forget(tensors_in(result))
+            if seen.skip or (seen.tame and self.in_optimizer and self.trusts_optimizer):
+                return
+            if seen.reads_number:
+                self._note_number(args[0], result)
+                return
+            if self._is_deferred(seen, args, kwargs, result):
+                return
+            bad = self._bad_results(seen, args, kwargs, result)
+            if bad:
+                self._happened(_Call(seen, func, args, kwargs), bad)
+            elif self._open:
+                self._note_absorbed(_Call(seen, func, args, kwargs))
+            if self._before:
+                self._before = []
+        except Exception as error:
+            self.failed = own_failure(error)
 
     def _is_deferred(
         self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -476,6 +484,21 @@ def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
         return tensor._version, tensor.shape, tensor.storage_offset(), tensor.stride()  # noqa: SLF001 - documented in torch's notes on in-place operations
     except Exception:  # sparse, nested, made in inference mode
         return (object(),)
+
+
+def own_failure(error: Exception) -> str:
+    """Say where nbinspect itself failed, and let go of what the error holds."""
+    entry = error.__traceback__
+    while entry is not None and entry.tb_next is not None:
+        entry = entry.tb_next
+    where = (
+        ""
+        if entry is None
+        else f" ({Path(entry.tb_frame.f_code.co_filename).name}:{entry.tb_lineno})"
+    )
+    what = f"{type(error).__name__}: {error}{where}"
+    error.__traceback__ = None
+    return what
 
 
 def _is_number(tensor: torch.Tensor) -> bool:

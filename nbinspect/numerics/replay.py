@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from nbinspect import _torch
 from nbinspect.numerics.check import bad_ones
 from nbinspect.numerics.events import Event
-from nbinspect.numerics.flow import Flow
+from nbinspect.numerics.flow import Flow, own_failure
 from nbinspect.numerics.pinned import harmless, set_aside
 from nbinspect.numerics.starts import Starts, running
 from nbinspect.numerics.steps import Steps
@@ -181,6 +181,11 @@ class Replay:
             raise _Enough
         self._n_writes -= 1
 
+    def failed(self, error: Exception) -> None:
+        """Stop; the user's loop goes on from where it was."""
+        self._flow.failed = own_failure(error)
+        raise _Enough
+
     def _note_gradients(self) -> None:
         owners = {id(one.grad): one for one in self._leaves if one.grad is not None}
         for gradient in bad_ones(one.grad for one in self._leaves if one.grad is not None):
@@ -202,7 +207,8 @@ class _Deaf:
     def _nothing(self, *_: object) -> None:
         """Do nothing."""
 
-    before_backward = after_backward = before_write = after_write = in_closure = skipped = _nothing
+    before_backward = after_backward = before_write = after_write = _nothing
+    in_closure = skipped = failed = _nothing
 
 
 def update_again(

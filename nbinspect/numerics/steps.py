@@ -41,6 +41,9 @@ class Listener(Protocol):
     def in_closure(self, inside: bool, /) -> None:
         """An optimizer calls the user's closure, or that has returned."""
 
+    def failed(self, error: Exception, /) -> None:
+        """One of these has raised, which is a mistake of nbinspect's."""
+
     def skipped(self, optimizer: Optimizer, /) -> None:
         """A GradScaler found a gradient that is not finite and did not call the optimizer."""
 
@@ -94,6 +97,17 @@ class Steps:
         finally:
             self.listener, self.scaled, self._wrote, self._depth = before
 
+    def _tell(self, method: Callable[..., Any], *args: Any) -> Any:
+        """Tell the listener; an error of our own is no business of the user's loop."""
+        __tracebackhide__ = True
+        try:
+            return method(*args)
+        except Exception as error:
+            if getattr(type(error), "ends_the_cell", False):
+                raise
+            self.listener.failed(error)
+            return None
+
     # Backward passes. A pass within a pass (checkpointing, double backward) is part of the outer.
 
     def _backward(self, original: Any, args: Any, kwargs: Any) -> Any:
@@ -109,13 +123,13 @@ class Steps:
         if self._depth or _torch.is_tracing():
             return original(*args, **kwargs)
         found = list(tensors_in(list(roots) if not torch.is_tensor(roots) else roots))
-        self.listener.before_backward(found)
+        self._tell(self.listener.before_backward, found)
         self._depth += 1
         try:
             results = original(*args, **kwargs)
         finally:
             self._depth -= 1
-        self.listener.after_backward(found, list(tensors_in(results)))
+        self._tell(self.listener.after_backward, found, list(tensors_in(results)))
         return results
 
     # Optimizers.
@@ -128,7 +142,7 @@ class Steps:
         if closure is not None:
             self.listener.in_closure(False)  # until it is called, all is as if it had returned
             return self._with_closure(args, kwargs, closure)
-        instead = self.listener.before_write(optimizer)
+        instead = self._tell(self.listener.before_write, optimizer)
         return None if instead is None else ((instead, *args[1:]), kwargs)
 
     def _with_closure(self, args: Any, kwargs: Any, closure: Callable[[], Any]) -> Any:
@@ -146,7 +160,7 @@ class Steps:
     def _after_step(self, optimizer: Optimizer, _args: Any, _kwargs: Any) -> None:
         __tracebackhide__ = True
         self.scaled = False
-        self.listener.after_write(optimizer)
+        self._tell(self.listener.after_write, optimizer)
 
     # GradScaler.
 
@@ -164,7 +178,7 @@ class Steps:
         if not self._wrote and optimizer is not None:
             self.scaled = False
             self.optimizers.add(optimizer)
-            self.listener.skipped(optimizer)
+            self._tell(self.listener.skipped, optimizer)
         return result
 
 

@@ -15,7 +15,7 @@ from nbinspect.heapgraph.native import node_cap, walk
 from nbinspect.numerics.check import WIDE
 from nbinspect.numerics.error import NonFiniteError
 from nbinspect.numerics.finding import Bad, Findings
-from nbinspect.numerics.flow import Flow
+from nbinspect.numerics.flow import Flow, own_failure
 from nbinspect.numerics.naming import Names
 from nbinspect.numerics.records import NanReport
 from nbinspect.numerics.replay import Outcome, Replay, loss_bits, update_again
@@ -68,7 +68,8 @@ def nanwatch(
     is looked at and whose update runs again if it was bad: 1.1 to 1.3 times a training step, more
     for one of a few ms; `make bench` tells. Light: within a few percent. Either synchronises with the
     device for the loss, the gradients and the parameters of a step; between them exact mode leaves
-    its verdicts there, unless `sync`. Results are bit-identical.
+    its verdicts there, unless `sync`. Results are bit-identical, except where torch itself
+    computes otherwise under a dispatch mode (the backward of ``prod``).
     Blind to: operations in other threads, in NumPy and inside compiled functions unless `eager`
     (what they make is found, but not where); kernels' insides. A faulty value that is finite.
     In light mode the operation is unknown where the step cannot be run again, which the report
@@ -174,6 +175,8 @@ class NanWatch:
 
     def _made(self, error: str) -> NanReport:
         outcome = self._outcome
+        if self._flow.failed:
+            self._findings.notes[_FAILED.format(self._flow.failed)] = None
         if not self._eager and _torch.has_compiled():
             self._findings.notes[_COMPILED] = None
         return self._findings.report(
@@ -267,6 +270,11 @@ class NanWatch:
                 self._outcome = outcome
             self._settle()
         self._next_step()
+
+    def failed(self, error: Exception) -> None:
+        """Look at nothing any longer: what went wrong here must not end the user's cell."""
+        self._flow.failed = self._flow.failed or own_failure(error)
+        self._pause()
 
     # What is done then.
 
@@ -414,6 +422,7 @@ class NanWatch:
         return list(known.values())
 
 
+_FAILED = "nbinspect itself failed, not your code, and looked no further: {}."
 _COMPILED = (
     "Compiled functions ran as compiled: what was made inside them is found, but not where; "
     "--light finds it by running the step eagerly, --eager runs all of them so."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import builtins
 import gc
+import importlib
 import io
 import random
 import signal
@@ -436,3 +437,26 @@ def test_an_interrupt_waits_while_tensors_are_looked_at() -> None:
     assert done == [False]
     assert torch.is_grad_enabled()
     assert signal.getsignal(signal.SIGINT) is handler
+
+
+@pytest.mark.parametrize("where", ["Flow._note_forward", "Findings.bad", "Findings.note_loss"])
+@pytest.mark.parametrize("light", [False, True])
+def test_a_mistake_of_our_own_does_not_end_the_users_loop(monkeypatch, where, light):
+    owner, name = where.split(".")
+    modules = {"Flow": "flow", "Findings": "finding"}
+    module = importlib.import_module(f"nbinspect.numerics.{modules[owner]}")
+
+    def broken(*_args, **_kwargs):
+        raise LookupError("a mistake of ours")
+
+    monkeypatch.setattr(getattr(module, owner), name, broken)
+    weight = torch.ones(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with nanwatch(light=light) as watch:
+        for _ in range(3):
+            optimizer.zero_grad()
+            (weight * weight).sum().backward()
+            optimizer.step()
+    torch.testing.assert_close(weight.detach(), torch.full((3,), 0.8**3))
+    failed = [note for note in watch.report.notes if "a mistake of ours" in note]
+    assert bool(failed) == (where != "Flow._note_forward" or not light)
