@@ -210,11 +210,17 @@ def _clipping(rows: packed.Rows, skipped: bool) -> tuple[Figure, Figure, Clipped
 
 
 def _way(first: Any, last: Any, factor: float) -> Clipped:
-    """Say how gradients were changed: all by one factor, the large ones, or else."""
+    """Say how gradients were changed: by one factor, the large ones, or else.
+
+    One factor for several of them is a norm's clipping, also where others were left alone, as a
+    model is that has an optimizer in common with a head.
+    """
     some = first > 0
     ratios = last[some] / first[some]
-    if not len(ratios) or np.abs(ratios - 1).max() <= SAME:
+    touched = ratios[np.abs(ratios - 1) > SAME]
+    if not len(touched):
         return ""
-    if np.abs(ratios / factor - 1).max() <= UNIFORM:
-        return "norm" if factor < 1 else "changed"
-    return "value" if (ratios <= 1 + SAME).all() else "changed"
+    if np.abs(touched / np.median(touched) - 1).max() <= UNIFORM:
+        told = len(touched) > 1 or len(ratios) == 1
+        return "norm" if told and factor < 1 else "changed"
+    return "value" if (touched <= 1 + SAME).all() else "changed"

@@ -179,3 +179,13 @@ def test_the_table_of_this_moment():
     assert "3 of 6 parameters have a gradient" in table.text()
     with pytest.raises(TypeError, match=r"takes a torch\.nn\.Module, not int"):
         nbinspect.gradtable(3)
+
+
+def test_clipping_a_part_of_the_model_by_its_norm_is_told_as_that():
+    body, head = nn.Linear(6, 5), nn.Linear(5, 1)
+    optimizer = torch.optim.SGD([*body.parameters(), *head.parameters()], lr=0.01)
+    with gradwatch() as w:
+        head(body(torch.ones(4, 6))).pow(2).sum().backward()
+        nn.utils.clip_grad_norm_(body.parameters(), 1e-3)
+        optimizer.step()
+    assert w.report.steps[0].figures.clipped == "norm"
