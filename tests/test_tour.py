@@ -107,3 +107,10 @@ def test_it_runs_on_a_machine_without_a_gpu_or_a_network(tour):
     sources = "\n".join(cell.source for cell in tour)
     assert "cuda" not in sources
     assert "http" not in sources
+
+
+def test_vanishing_gradients_and_growth_are_named(tour):
+    (gradients,) = [cell for cell in tour if cell.source.startswith("%%gradwatch")]
+    assert "vanish" in " ".join(shown(gradients).split()).lower()
+    (growth,) = [cell for cell in tour if cell.source.startswith("%%leakwatch")]
+    assert "`curve`" in shown(growth).split("kept by")[0]
