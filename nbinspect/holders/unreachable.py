@@ -85,13 +85,15 @@ def _cycle_starts(graph: HeapGraph, keys: set[int]) -> list[tuple[int, bool]]:
     return starts
 
 
-def _plainness(graph: HeapGraph, key: int) -> tuple[bool, bool, int]:
+def _plainness(graph: HeapGraph, key: int) -> tuple[bool, bool, bool, int]:
     """Put objects of the user's own types first, then leaves: they say most about the cycle."""
     value = graph.objects[key]
-    is_builtin = class_dict(type(value)).get("__module__", "") in BUILTIN
+    module = str(class_dict(type(value)).get("__module__", ""))
+    is_builtin = module in BUILTIN
     is_leaf = is_tensor(value) and value.is_leaf
     is_dull = is_builtin and not isinstance_of(value, FunctionType, FrameType)
-    return is_dull or (is_tensor(value) and not is_leaf) or is_node(value), not is_leaf, key
+    is_dull = is_dull or (is_tensor(value) and not is_leaf) or is_node(value)
+    return is_dull, not is_leaf and module.partition(".")[0] == "torch", not is_leaf, key
 
 
 def _is_native(links: Any) -> bool:

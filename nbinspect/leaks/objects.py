@@ -15,7 +15,7 @@ from nbinspect.leaks.counts import ObjectCounts
 from nbinspect.leaks.owners import pieces
 from nbinspect.leaks.records import Growth, ObjectGrowth
 from nbinspect.referrers.answer import refchain
-from nbinspect.tensors import is_node, is_tensor
+from nbinspect.tensors import class_dict, is_node, is_tensor, mro
 
 MOST_TYPES = 5
 LIBRARIES = ("builtins.", "collections.", "torch.", "functools.", "_thread.", "threading.")
@@ -56,7 +56,7 @@ def python_growths(objects: Iterable[ObjectGrowth], found: Iterable[Growth]) -> 
         holder = pieces(one.holder)[0] if one.holder else ""
         root = _root(holder)
         is_much = one.bytes_per_run >= WORTH_BYTES or one.per_run >= WORTH_OBJECTS
-        if root in known or not is_much or not _is_users(root):
+        if root in known or not is_much or not _is_users(holder, root):
             continue
         known.add(root)
         yield _growth(one, holder.partition(" -> ")[0])
@@ -67,9 +67,20 @@ def _root(name: str) -> str:
     return found[0] if found else ""
 
 
-def _is_users(root: str) -> bool:
+def _is_users(holder: str, root: str) -> bool:
+    """Say whether a holder's name begins with a variable of the user's.
+
+    An object without a name is called what its class is, which may well be a variable too.
+    """
     value = notebook.user_namespace().get(root)
-    return value is not None and not isinstance(value, type(sys))
+    if value is None or isinstance(value, type(sys)):
+        return False
+    first = re.match(r"\w+\.(\w+)", holder)
+    return not isinstance(value, type) or first is None or first[1] in _all_names(value)
+
+
+def _all_names(kind: type) -> set[str]:
+    return {name for one in mro(kind) for name in class_dict(one)}
 
 
 def _growth(one: ObjectGrowth, holder: str) -> Growth:
