@@ -68,8 +68,9 @@ def nanwatch(
     is looked at and whose update runs again if it was bad: 1.1 to 1.3 times a training step, more
     for one of a few ms; `make bench` tells. Light: within a few percent. Either synchronises with the
     device for the loss, the gradients and the parameters of a step; between them exact mode leaves
-    its verdicts there, unless `sync`. Results are bit-identical, except where torch itself
-    computes otherwise under a dispatch mode (the backward of ``prod``).
+    its verdicts there, unless `sync`. Results are bit-identical, except that in exact mode
+    the gradient of ``prod`` may differ in its last bit, and ``linalg_eig`` may not raise where it
+    does without; torch seems to compute them otherwise under a dispatch mode.
     Blind to: operations in other threads, in NumPy and inside compiled functions unless `eager`
     (what they make is found, but not where); kernels' insides. A faulty value that is finite.
     In light mode the operation is unknown where the step cannot be run again, which the report
