@@ -49,6 +49,7 @@ if typing.TYPE_CHECKING:
     from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
     from nbinspect.referrers.survey import refchain_largest
     from nbinspect.snapshots import AllocatorSnapshot, memsnapshot
+    from nbinspect.type_counts import TypeCount, TypeCounts, count_types
     from nbinspect.widgets import explore
 
 __version__ = "0.1.0"
@@ -84,10 +85,13 @@ __all__ = [
     "Rules",
     "SourceLine",
     "TracebackMemory",
+    "TypeCount",
+    "TypeCounts",
     "Unavailable",
     "__version__",
     "assert_no_growth",
     "autograd",
+    "count_types",
     "explore",
     "gpumem",
     "gradcheck",
@@ -137,9 +141,12 @@ _HOMES = {
     "Rules": "nbinspect.gradients.records",
     "SourceLine": "nbinspect.records",
     "TracebackMemory": "nbinspect.leaks.records",
+    "TypeCount": "nbinspect.type_counts",
+    "TypeCounts": "nbinspect.type_counts",
     "Unavailable": "nbinspect.blocks",
     "assert_no_growth": "nbinspect.leaks",
     "autograd": "nbinspect.autograd_graph.answer",
+    "count_types": "nbinspect.type_counts",
     "explore": "nbinspect.widgets",
     "gpumem": "nbinspect.memory",
     "gradcheck": "nbinspect.numerics.gradients_checked",

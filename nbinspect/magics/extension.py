@@ -13,6 +13,7 @@ from nbinspect.magics.cells import CellRunner, discard
 from nbinspect.magics.completion import make_matcher
 from nbinspect.magics.expression import UsersError
 from nbinspect.magics.hint import Hint
+from nbinspect.magics.references import forget_count
 from nbinspect.magics.semicolon import LoneSemicolon
 from nbinspect.magics.showing import Shell, Showing, note_own_error, own_errors
 from nbinspect.magics.table import LINE_MAGICS, LIVE_CLOSERS, WATCHES, LineMagic, WatchMagic
@@ -27,6 +28,7 @@ def load_ipython_extension(shell: Shell) -> None:
     unload_ipython_extension(shell)
     with ExitStack() as undo:  # takes back what was done if a step fails
         undo.callback(_close_live_views)
+        undo.callback(forget_count)
         showing = Showing(shell)
         cells = CellRunner(shell, showing)
         cells.install(undo)

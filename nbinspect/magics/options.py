@@ -138,7 +138,7 @@ class ExpressionOptions(Options):
         return rest
 
 
-_FIRST = re.compile(r"^(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>\S+))?")
+_FIRST = re.compile(r"^(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>(?!--?[a-z])\S+))?")
 _LAST = re.compile(r"(?:^|\s)(?P<flag>--?[a-z][\w-]*)(?:\s+(?P<value>(?!-)[\w.:-]+))?$")
 
 

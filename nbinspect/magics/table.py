@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-import weakref
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Protocol
 
-from nbinspect.magics.expression import evaluate
 from nbinspect.magics.gradients import (
     gradtable,
     gradtable_options,
@@ -34,7 +31,6 @@ from nbinspect.magics.leaks import (
 )
 from nbinspect.magics.nonfinite import make_nanwatch, nanwatch_options
 from nbinspect.magics.options import (
-    ExpressionOptions,
     Options,
     add_output,
     positive_int,
@@ -48,6 +44,7 @@ from nbinspect.magics.precision import (
     run_gradcheck,
     run_headroom,
 )
+from nbinspect.magics.references import explore_holders, refchain_options, run_refchain
 from nbinspect.magics.snapshots import memsnapshot_options, run_memsnapshot, show_timeline
 from nbinspect.records import Record
 
@@ -227,65 +224,6 @@ def _memwatch(options: argparse.Namespace) -> Watch:
     return watch
 
 
-def _refchain_options() -> Options:
-    options = ExpressionOptions(
-        "%refchain",
-        """
-        Who keeps this alive, and how do I let go?
-
-        Takes any expression, evaluated once: a variable, model.fc.weight.grad, Out[3]. Shows the
-        chains of references from your names down to it, across Python and autograd, whether that
-        is all, and the line that lets go. Nothing is collected, and none of your code is run.
-
-        Examples:
-            %refchain h                          # the nearest holder
-            %refchain h --all                    # every root that leads to it
-            %refchain cache['k'] -o report       # keep the record as report
-            %refchain --type Tensor --largest 5  # the five largest live tensors
-
-        In Python: nbinspect.refchain(h, name="h").
-        """,
-    )
-    options.usage = (
-        "%(prog)s EXPR [--all] [-o NAME]\n       %(prog)s --type T [--largest N] [-o NAME]"
-    )
-    options.add_argument("--all", action="store_true", help="find every root, not only the nearest")
-    options.add_argument("--type", metavar="T", help="look at the largest objects of this type")
-    options.add_argument(
-        "--largest", type=positive_int, default=5, metavar="N", help="how many of them (5)"
-    )
-    add_output(options)
-    return options
-
-
-def _refchain(options: argparse.Namespace) -> Record | None:
-    import nbinspect
-
-    if options.type:
-        if options.expression:
-            raise ValueError("takes an expression or --type, not both")
-        survey: Record = nbinspect.refchain_largest(options.type, options.largest)
-        return survey
-    if not options.expression:
-        raise ValueError("name what to look at, e.g. %refchain h")
-    box = evaluate(options.expression)
-    with suppress(TypeError):  # an int or a list cannot be referred to weakly
-        options.target = weakref.ref(box[0])
-    report: Record = nbinspect.refchain(box.pop(), all=options.all, name=options.expression)
-    return report
-
-
-def _explore(options: argparse.Namespace, record: Record) -> bool:
-    """Show the answer about one object together with the picture to walk in."""
-    import nbinspect
-
-    if not isinstance(record, nbinspect.ReferenceReport):
-        return False
-    target = getattr(options, "target", None)
-    nbinspect.explore(record, target() if target is not None else None).show()
-    return True
-
-
 LINE_MAGICS: dict[str, LineMagic] = {
     "autograd": LineMagic(autograd_options(), run_autograd, explore_graph),
     "gradtable": LineMagic(gradtable_options(), gradtable),
@@ -293,7 +231,7 @@ LINE_MAGICS: dict[str, LineMagic] = {
     "gradcheck": LineMagic(gradcheck_options(), run_gradcheck),
     "headroom": LineMagic(headroom_line_options(), run_headroom),
     "memsnapshot": LineMagic(memsnapshot_options(), run_memsnapshot, show_timeline),
-    "refchain": LineMagic(_refchain_options(), _refchain, _explore),
+    "refchain": LineMagic(refchain_options(), run_refchain, explore_holders),
     "traceback_memory": LineMagic(traceback_memory_options(), run_traceback_memory),
 }
 

@@ -73,6 +73,8 @@ def test_evaluated_exactly_once(kernel: Kernel) -> None:
         ("h = 3", "%refchain: h = 3 is no expression: "),
         ("--type Nothing_", "%refchain: no live object is a Nothing_ (see %refchain?)"),
         ("h --type Tensor", "%refchain: takes an expression or --type, not both"),
+        ("--types --growth", "%refchain: takes --types or --growth, not both (see %refchain?)"),
+        ("--types many", "%refchain: --types takes a whole number from 1 up, not many"),
         ("--type Tensor --largest 0", "%refchain: --largest takes a whole number from 1 up, not 0"),
     ],
 )
@@ -145,7 +147,14 @@ def test_help_and_tab(kernel: Kernel) -> None:
     assert "usage: %refchain" in text
     assert "EXPR" in text
     assert "Examples:" in text
-    assert kernel.complete("%refchain -") == ["--all", "--largest", "--type", "-o"]
+    assert kernel.complete("%refchain -") == [
+        "--all",
+        "--growth",
+        "--largest",
+        "--type",
+        "--types",
+        "-o",
+    ]
     assert kernel.complete("%refchain h --a") == ["--all"]
 
 
@@ -158,3 +167,18 @@ def test_the_cell_that_assigns_a_holder_is_named(kernel: Kernel) -> None:
     assert f"last assigned in In[{count}]" in kernel.value("kept.html()")
     kernel.ok("exec('unnoted = [torch.ones(9)]')\n%refchain unnoted[0] -o kept ;")
     assert kernel.value("kept.chains[0].links[0].cell") == "None"
+
+
+def test_types_and_growth(kernel: Kernel) -> None:
+    kernel.ok("%reload_ext nbinspect\nclass Batch: pass")
+    assert "types are alive." in kernel.ok("%refchain --growth -o first").text("display")
+    kernel.ok("batches = [Batch() for _ in range(70)]")
+    reply = kernel.ok("m = %refchain --growth 3")
+    assert "most of them of type Batch." in reply.text("display")
+    assert (
+        kernel.value("next(c.n_more for c in m.types if c.type_name == '__main__.Batch')") == "70"
+    )
+    kernel.ok("%refchain --types 2 -o common ;")
+    assert kernel.value("common.n_rows, common.is_growth") == "(2, False)"
+    kernel.ok("batches += [Batch() for _ in range(5)]\nm = %refchain --growth;")
+    assert kernel.value("next(c.n_more for c in m.types if c.type_name == '__main__.Batch')") == "5"
