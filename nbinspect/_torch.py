@@ -7,6 +7,7 @@ context on one, or resets a counter.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -508,6 +509,20 @@ def next_sequence_number() -> int | None:
     """Give the number that this thread's next autograd node will get; None on an old torch."""
     number = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", None)
     return int(number()) if number is not None else None
+
+
+def made_at(node: Any) -> list[tuple[str, int]]:
+    """Give file and line of the calls in which a node was made, the outermost first.
+
+    torch notes them under ``torch.autograd.set_detect_anomaly(True)`` alone; else there are none.
+    """
+    notes = getattr(node, "metadata", None)
+    calls = notes.get("traceback_") if type(notes) is dict else None
+    found = (_CALL.match(call) for call in calls or () if type(call) is str)
+    return [(one[1], int(one[2])) for one in found if one is not None]
+
+
+_CALL = re.compile(r'\s*File "(.*)", line (\d+)')
 
 
 def saved_are_freed(node: Any) -> bool:

@@ -81,49 +81,11 @@ def cell_number(filename: str) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def assigned_in(name: str) -> int | None:
-    """Give n if ``In[n]`` is the last cell that assigns a global name, None if no cell does.
-
-    Cost: parses cells from the last one back, 0.1 ms each, 200 at most.
-    Blind to: names made by ``exec``, by a function's ``global`` or by a magic; whether the cell
-    came as far as that line.
-    """
-    cells = user_namespace().get("In") if shell() is not None else None
-    if type(cells) is not list:
-        return None
-    for number in range(len(cells) - 1, max(0, len(cells) - 200), -1):
-        if type(cells[number]) is str and name in cells[number] and _assigns(cells[number], name):
-            return number
-    return None
-
-
-def _assigns(source: str, name: str) -> bool:
-    try:
-        todo: list[ast.AST] = list(ast.parse(source).body)
-    except (SyntaxError, ValueError):
-        return False
-    while todo:
-        node = todo.pop()
-        if isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store):
-            return True
-        if isinstance(node, _OWN_NAMES):
-            if getattr(node, "name", "") == name:
-                return True
-            continue
-        if isinstance(node, ast.alias) and (node.asname or node.name.partition(".")[0]) == name:
-            return True
-        todo += ast.iter_child_nodes(node)
-    return False
-
-
-_OWN_NAMES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda, ast.comprehension)
-
-
 def source_line(code: CodeType, lineno: int) -> SourceLine:
     """Name a line of code as the user knows it."""
     cell = cell_number(code.co_filename)
     text = _as_typed(linecache.getline(code.co_filename, lineno).strip())
-    return SourceLine(cell, "" if cell is not None else _short(code.co_filename), lineno, text)
+    return SourceLine(cell, "" if cell is not None else short_path(code.co_filename), lineno, text)
 
 
 _MAGIC_CALL = re.compile(r"(.*?)get_ipython\(\)\.run_line_magic\((.+)\)")
@@ -166,7 +128,7 @@ def source_segment(code: CodeType, instruction: int) -> str:
     return b"".join(lines).decode(errors="replace")
 
 
-def _short(filename: str) -> str:
+def short_path(filename: str) -> str:
     """Give a path from the folder that Python imports it from, the nearest one; else as it is."""
     tops = (os.path.join(top or os.getcwd(), "") for top in sys.path)  # noqa: PTH118, PTH109 - text
     return filename[max((len(top) for top in tops if filename.startswith(top)), default=0) :]

@@ -230,3 +230,11 @@ def describe(tensor: torch.Tensor) -> str:
     except Exception:  # nested, or of a type whose own code raises
         shape = "nested" if tensor.is_nested else class_name(type(tensor))
     return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"
+
+
+def device_of(value: object) -> str:
+    """Give ``str(torch.device)`` of a tensor, "" for anything else; call it inside `looking`."""
+    try:
+        return str(value.device) if is_tensor(value) else ""  # type: ignore[attr-defined]
+    except Exception:  # of a type whose own code raises
+        return ""

@@ -13,6 +13,7 @@ from nbinspect.magics.cells import CellRunner, discard
 from nbinspect.magics.completion import make_matcher
 from nbinspect.magics.expression import UsersError
 from nbinspect.magics.hint import Hint
+from nbinspect.magics.looking_on import LookingOn
 from nbinspect.magics.references import forget_count
 from nbinspect.magics.semicolon import LoneSemicolon
 from nbinspect.magics.showing import Shell, Showing, note_own_error, own_errors
@@ -55,6 +56,7 @@ def _install_helpers(shell: Shell, showing: Showing, undo: ExitStack) -> None:
     matcher = make_matcher(shell.Completer)
     _append(shell.Completer.custom_matchers, matcher, undo)
     _append(shell.input_transformer_manager.token_transformers, LoneSemicolon, undo)
+    LookingOn(shell).install(undo)
     hint = Hint(shell)
     shell.events.register("post_run_cell", hint.after)
     undo.callback(discard, shell.events.callbacks["post_run_cell"], hint.after)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import gc
-import re
 import sys
 import threading
 import time
@@ -22,11 +21,13 @@ from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.chains import Narrator
 from nbinspect.referrers.garbage import freed_with
 from nbinspect.referrers.mends import break_cycle, mend
-from nbinspect.referrers.records import Chain, ReferenceReport
+from nbinspect.referrers.origins import name_origin, object_origin
+from nbinspect.referrers.records import Chain, Link, ReferenceReport
 from nbinspect.render.format import bytes_text
 from nbinspect.tensors import (
     class_name,
     describe,
+    device_of,
     is_node,
     is_tensor,
     looking,
@@ -77,7 +78,8 @@ def refchain(
     if reason := _shared_by_all(box[0]):
         return _nothing_to_say(box[0], name, reason, time.perf_counter() - start)
     with ONE_AT_A_TIME, collector_paused(), looking():
-        what = _What(name, _description(box[0]), _size(box[0]))
+        size, origin = _size(box[0]), _origin(name, box[0])
+        what = _What(name, _description(box[0]), size, device_of(box[0]), origin)
         search = Backward(
             _targets(box), every_root=all, budget_s=budget_s, is_known=_is_called(name)
         )
@@ -95,6 +97,8 @@ class _What(NamedTuple):
     name: str
     description: str
     size_bytes: int | None
+    device: str
+    origin: str
 
 
 def _shared_by_all(value: object) -> str:
@@ -184,23 +188,37 @@ def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
         notes=tuple(search.notes),
         duration_s=time.perf_counter() - start,
         freed_bytes=freed,
+        device=what.device,
+        origin=what.origin,
     )
 
 
 def _weighed(search: Backward, chains: list[Chain]) -> Iterator[Chain]:
-    """Add what would go with each holder, as far as time allows, and the cells of variables."""
+    """Add what would go with each holder, as far as time allows, and where each is from."""
     known: dict[int, int | None] = {}
-    end = time.monotonic() + WEIGHING_S
+    end, names = time.monotonic() + WEIGHING_S, id(notebook.user_namespace())
     for chain in chains:
-        links = []
+        links: list[Link] = []
         for link in chain.links:
             if link.key in search.objects and link.key not in known and time.monotonic() < end:
                 known[link.key] = freed_with(search, [link.key], MOST_BELOW_ONE)
-            links.append(dataclasses.replace(link, retained_bytes=known.get(link.key)))
-        name = re.match(r"\w+", links[0].label)
-        cell = notebook.assigned_in(name[0]) if name else None
-        links[0] = dataclasses.replace(links[0], cell=cell)
+            origin = object_origin(search.objects.get(link.key))
+            if not links and chain.steps and chain.steps[0][0] == names and not origin.text:
+                origin = name_origin(link.label)
+            weight = known.get(link.key)
+            links.append(
+                dataclasses.replace(
+                    link, retained_bytes=weight, cell=origin.cell, origin=origin.text
+                )
+            )
         yield dataclasses.replace(chain, links=tuple(links))
+
+
+def _origin(name: str, value: Any) -> str:
+    """Say which cell an object is from, by its own code or by the name that it was asked for by."""
+    names = notebook.user_namespace()
+    is_variable = name.isidentifier() and names.get(name) is value
+    return object_origin(value).text or (name_origin(name).text if is_variable else "")
 
 
 def _mend(search: Backward, chains: list[Chain], cycle: str, name: str) -> tuple[str, str]:

@@ -15,7 +15,15 @@ from nbinspect.heapgraph.native import Reference
 from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
-from nbinspect.tensors import class_name, describe, is_node, is_tensor, node_name, storage_bytes
+from nbinspect.tensors import (
+    class_name,
+    describe,
+    device_of,
+    is_node,
+    is_tensor,
+    node_name,
+    storage_bytes,
+)
 
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
 # Nothing can be taken out of these, but for what is in an error's own dictionary.
@@ -147,7 +155,8 @@ class Narrator:
             kind, size = f"{class_name(type(value))} {describe(value)}", storage_bytes(value)
         else:
             kind, size = node_name(value) if is_node(value) else class_name(type(value)), None
-        return Link(text, edge, kind, size, key, text, label.container)
+        device = device_of(value)
+        return Link(text, edge, kind, size, key, text, label.container, device=device)
 
     def _name_of(self, value: Any) -> str | None:
         """Name a dictionary's key that is an object, e.g. the parameter in an optimizer's state."""

@@ -28,8 +28,10 @@ class Link:
         container: the built-in type of what the label is an item of, "" if of none; ``mixed list``
             if some of its items are no tensors.
         retained_bytes: bytes of the storages that would be freed if it went; None if not known.
-        cell: number of the last cell that assigns the variable that the label begins with; None
-            if there is none.
+        cell: number of the cell that it is from: that bound the variable that the label begins
+            with, that its code was typed into, that computed it; None if that is not known.
+        origin: which of these, in words, or a file and line; "" if it is not known.
+        device: of a tensor, as ``str(torch.device)``; "" for anything else.
     """
 
     label: str
@@ -41,6 +43,8 @@ class Link:
     container: str = ""
     retained_bytes: int | None = None
     cell: int | None = None
+    origin: str = ""
+    device: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,8 @@ class ReferenceReport(Record):
         duration_s: how long the search took.
         freed_bytes: of a collectable cycle: bytes of all storages that ``gc.collect()`` would free
             with it; None if that is not known.
+        device: of a tensor, as ``str(torch.device)``; "" for anything else.
+        origin: which cell it is from, as in `Link.origin`; "" if that is not known.
     """
 
     name: str
@@ -100,6 +106,8 @@ class ReferenceReport(Record):
     notes: tuple[str, ...]
     duration_s: float
     freed_bytes: int | None = None
+    device: str = ""
+    origin: str = ""
 
     def view(self) -> View:
         """Show the sentence, the picture, the chains and the mend."""

@@ -20,11 +20,10 @@ def headline(report: ReferenceReport) -> tuple[Span, ...]:
     """Say why an object is alive."""
     subject: tuple[Span, ...] = (Code(report.name), f" ({report.description}) ")
     if not report.chains:
-        no_holder = "has no holder that could be found."
-        return (
-            *subject,
-            no_holder if report.n_references else f"is everybody's: {report.verdict}.",
-        )
+        if report.n_references:
+            return (*subject, "has no holder that could be found.")
+        no_identity = f"is everybody's: {report.verdict}."
+        return (*subject, no_identity if report.verdict else "is held by this expression alone.")
     first = report.chains[0]
     if str(first) == report.name:
         return (*subject, "is held by this name alone.")

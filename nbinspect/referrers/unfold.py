@@ -20,10 +20,12 @@ from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
 from nbinspect.heapgraph.roots import roots
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.garbage import freed_with
+from nbinspect.referrers.origins import name_origin, object_origin
 from nbinspect.referrers.view import details
 from nbinspect.tensors import (
     class_name,
     describe,
+    device_of,
     is_node,
     is_tensor,
     looking,
@@ -183,11 +185,14 @@ def _box(
     step = reader.step(label, holder, child, reference.slot, short_name)
     kind = class_name(type(holder))
     if root is not None:
-        detail = details(None, notebook.assigned_in(step.label.text))
+        is_users = reference.parent == id(notebook.user_namespace())
+        origin = name_origin(step.label.text).text if is_users else ""
+        detail = details("", None, origin)
         node = GraphNode(own, step.label.text, "variable", "root", "VARIABLE", None, detail)
         return node, GraphEdge(own, key), kind
     name, size = short_name(holder), storage_bytes(holder) if is_tensor(holder) else None
     shown = f"{kind} {describe(holder)}" if is_tensor(holder) else kind if kind != name else ""
-    detail = details(freed_with(search, [reference.parent], MOST_BELOW), None)
+    freed = freed_with(search, [reference.parent], MOST_BELOW)
+    detail = details(device_of(holder), freed, object_origin(holder).text)
     node = GraphNode(own, name, shown, "holder", "OTHER", size, detail, can_unfold=True)
     return node, GraphEdge(own, key, step.label.text.strip(" ,") or reference.slot), kind

@@ -78,25 +78,18 @@ def _target(report: ReferenceReport) -> GraphNode:
     kind = (
         report.description if report.size_bytes is None else report.description.partition(", ")[0]
     )
-    size = report.size_bytes
-    detail = _details_of(report.chains[0].links[-1]) if report.chains else ()
-    if size is not None and not any("In[" in line for line in detail):
-        detail = (*detail, "which cell made it is not known: torch keeps no note of it")
-    return GraphNode("target", report.name, kind, "target", "VARIABLE", size, detail)
+    last = report.chains[0].links[-1] if report.chains else Link("", "other", "")
+    origin = report.origin or last.origin
+    if report.size_bytes is not None and not origin:
+        origin = "which cell made it is not known: torch keeps no note of it"
+    detail = details(report.device, last.retained_bytes, origin)
+    return GraphNode("target", report.name, kind, "target", "VARIABLE", report.size_bytes, detail)
 
 
-def _details_of(link: Link) -> tuple[str, ...]:
-    return details(link.retained_bytes, link.cell)
-
-
-def details(retained_bytes: int | None, cell: int | None) -> tuple[str, ...]:
-    """Say what would go with a holder, and which cell its variable is from."""
-    lines = []
-    if retained_bytes:
-        lines.append(f"{bytes_text(retained_bytes)} would be freed with it")
-    if cell is not None:
-        lines.append(f"last assigned in In[{cell}]")
-    return tuple(lines)
+def details(device: str, retained_bytes: int | None, origin: str) -> tuple[str, ...]:
+    """Say where a box's object lies, what would go with it, and where it is from."""
+    freed = f"{bytes_text(retained_bytes)} would be freed with it" if retained_bytes else ""
+    return tuple(line for line in (f"on {device}" if device else "", freed, origin) if line)
 
 
 def _draw(
@@ -112,7 +105,7 @@ def _draw(
         role = "root" if number == 0 else "holder"
         hue = HUES.get(link.edge, "OTHER")
         kind = "" if link.label.endswith(link.type_name) else link.type_name
-        size, detail = link.size_bytes, _details_of(link)
+        size, detail = link.size_bytes, details(link.device, link.retained_bytes, link.origin)
         node = GraphNode(key, link.label, kind, role, hue, size, detail)  # type: ignore[arg-type]  # mypy widens the literal
         nodes.setdefault(key, node)
         keys.append(key)

@@ -158,15 +158,73 @@ def test_help_and_tab(kernel: Kernel) -> None:
     assert kernel.complete("%refchain h --a") == ["--all"]
 
 
-def test_the_cell_that_assigns_a_holder_is_named(kernel: Kernel) -> None:
-    count = kernel.ok("def f():\n    named = 1\nnamed, other = [torch.ones(9)], 2").count
-    kernel.ok("named[0]; [named for named in range(3)]; f.named = 3\nlambda named: 0;")
-    kernel.ok("%refchain named[0] -o kept ;")
+def bound_in(kernel: Kernel, name: str) -> int | None:
+    kernel.ok(f"found = nbinspect.refchain({name}, name={name!r}, all=True)")
+    text = kernel.value("found.origin").strip("'")
+    assert "last assigned in In[" in text or text == ""
+    return int(text.partition("[")[2].rstrip("]")) if text else None
+
+
+WAYS = {  # of binding `bound`, whatever the source looks like
+    "plain": "bound = torch.ones(9)",
+    "tuple": "bound, *_rest = torch.ones(9), 1, 2",
+    "with": "from contextlib import nullcontext\nwith nullcontext(torch.ones(9)) as bound: pass",
+    "loop": "for bound in [torch.ones(2), torch.ones(9)]: pass",
+    "walrus": "if (bound := torch.ones(9)) is not None: pass",
+    "exec": "exec('bound = torch.ones(9)')",
+    "globals": "globals()['bound'] = torch.ones(9)",
+    "function": "def make():\n    global bound\n    bound = torch.ones(9)\nmake()",
+    "again": "for _ in range(4): bound = torch.ones(9)",  # may lie where the last one lay
+    "class": "class bound: pass",
+    "in-place": "bound = [1]\nbound += [2]",
+    "magic": "%%time\nbound = torch.ones(9)",
+    "nested": "get_ipython().run_cell('1')\nbound = torch.ones(9)\nget_ipython().run_cell('1')",
+}
+
+
+@pytest.mark.parametrize("code", WAYS.values(), ids=WAYS.keys())
+def test_the_cell_that_bound_a_name_is_known(kernel: Kernel, code: str) -> None:
+    kernel.ok("bound = torch.ones(9)")
+    for _ in range(2):
+        kernel.ok(code)
+        count = int(kernel.value("len(In) - 1")) - 1
+        kernel.run("def unrelated():\n    bound = 1\n[bound for bound in range(3)]; print(bound)")
+        assert kernel.run("if 0: bound = 5\nbound = 1 / 0").error.startswith("ZeroDivision")
+        if code.startswith("class"):
+            assert "last assigned" in kernel.value("nbinspect.refchain(bound, name='bound').origin")
+            continue
+        assert bound_in(kernel, "bound") == count
+
+
+def test_where_holders_are_from_is_told(kernel: Kernel) -> None:
+    count = kernel.ok("named = [torch.ones(9)]\nprobe = weakref.ref(named[0])").count
+    kernel.ok("exec('named.append(1)')\nfrom nbinspect.referrers.view import graph")
+    kernel.ok("%refchain probe() -o kept ;")
     assert kernel.value("kept.chains[0].links[0].cell") == str(count)
-    kernel.ok("probe = weakref.ref(named[0])\n%refchain probe() -o kept ;")
-    assert f"last assigned in In[{count}]" in kernel.value("kept.html()")
-    kernel.ok("exec('unnoted = [torch.ones(9)]')\n%refchain unnoted[0] -o kept ;")
-    assert kernel.value("kept.chains[0].links[0].cell") == "None"
+    shown = kernel.value("kept.html()")
+    assert f"named was last assigned in In[{count}]" in shown
+    assert "on cpu" in shown
+    kernel.ok("def wait():\n    inner = torch.ones(3)\n    yield weakref.ref(inner)\nw = wait()")
+    made = int(kernel.value("len(In) - 1")) - 1
+    kernel.ok("m = nbinspect.refchain(next(w)())")
+    origin = f"runs wait(), defined in In[{made}] line 1"
+    assert (
+        kernel.value("[n.detail[-1] for n in graph(m).nodes if n.role == 'root']")
+        == f"['{origin}']"
+    )
+
+
+def test_a_node_knows_its_cell_where_torch_notes_it(kernel: Kernel) -> None:
+    first = kernel.ok(
+        "def f(t): return (t * t).sum()\nleaf = torch.ones(3, requires_grad=True)"
+    ).count
+    kernel.ok("quiet = [f(leaf)]")
+    code = "import warnings\nwarnings.simplefilter('ignore')\nwith torch.autograd.detect_anomaly():\n    told = f(leaf)"
+    count = kernel.ok(code).count
+    kernel.ok("a, b = nbinspect.refchain(told, name='told'), nbinspect.refchain(quiet[0])")
+    assert kernel.value("a.origin") == f"'made in In[{first}] line 1, called by In[{count}] line 4'"
+    assert kernel.value("b.origin") == "''"
+    assert "made in" not in kernel.value("b.html()")
 
 
 def test_types_and_growth(kernel: Kernel) -> None:
