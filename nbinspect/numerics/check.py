@@ -40,6 +40,16 @@ def can_be_bad(tensor: torch.Tensor) -> bool:
     return not (tensor.is_quantized or _torch.is_fake(tensor))
 
 
+def _is_plain(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor can be added up as it is."""
+    return (
+        type(tensor) in PLAIN
+        and tensor.dtype in WIDE
+        and tensor.layout is torch.strided
+        and not (tensor.is_meta or tensor.is_nested or _torch.is_zero_tensor(tensor))
+    )
+
+
 def is_bad(tensor: torch.Tensor) -> bool:
     """Say whether a tensor holds a NaN or an Inf.
 
@@ -48,8 +58,7 @@ def is_bad(tensor: torch.Tensor) -> bool:
     Cost: one pass and one synchronisation; another where the sum is not finite. Copies nothing
     of a strided tensor while all is well.
     """
-    plain = type(tensor) in PLAIN and tensor.dtype in WIDE and tensor.layout is torch.strided
-    if plain and not (tensor.is_meta or tensor.is_nested or _torch.is_zero_tensor(tensor)):
+    if _is_plain(tensor):
         return not math.isfinite(tensor.sum().item()) and any(_extremes(tensor))
     try:
         return can_be_bad(tensor) and any(_is_bad(part) for part in dense_parts(tensor))
@@ -125,28 +134,42 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
     Cost: one pass over all, and one synchronisation a device and dtype while all is well.
     """
-    plain: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
+    elsewhere: dict[tuple[torch.device, torch.dtype], list[torch.Tensor]] = defaultdict(list)
+    small: list[torch.Tensor] = []
     found = []
     for tensor in tensors:
-        if not can_be_bad(tensor) or not tensor.numel():
-            continue
-        dense = tensor.layout is torch.strided and not (is_wrapper(tensor) or tensor.is_nested)
-        if dense and tensor.dtype not in _ODD:
-            plain[tensor.device, tensor.dtype].append(tensor)
+        if tensor.is_cpu:
+            if tensor.dtype is torch.float32 and tensor.numel() <= _SMALL and _is_plain(tensor):
+                small.append(tensor)
+            elif is_bad(tensor):
+                found.append(tensor)
+        elif _adds_up(tensor):
+            elsewhere[tensor.device, tensor.dtype].append(tensor)
         elif is_bad(tensor):
             found.append(tensor)
-    for group in plain.values():
-        if not _all_finite(group):
+    for first in range(0, len(small), _MANY):
+        found += _bad_small(small[first : first + _MANY])
+    for group in elsewhere.values():
+        if not all(map(math.isfinite, _torch.norms(group))):
             found += [one for one in group if is_bad(one)]
     return found
 
 
-def _all_finite(group: list[torch.Tensor]) -> bool:
-    """Add up what the tensors of one device and dtype add up to."""
-    dtype = torch.float32 if group[0].dtype in _NARROW else None
-    if group[0].device.type == "cpu":
-        return _is_finite_number(torch.stack([one.sum(dtype=dtype) for one in group]).sum())
-    return all(map(math.isfinite, _torch.norms(group)))
+_SMALL = 4096  # elements; of larger ones a copy costs more than a call
+_MANY = 64
+
+
+def _bad_small(tensors: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Look at small tensors all at once; a call takes longer than adding them up."""
+    if math.isfinite(_torch.in_a_row(tensors).sum().item()):
+        return []
+    return [one for one in tensors if is_bad(one)]
+
+
+def _adds_up(tensor: torch.Tensor) -> bool:
+    """Say whether a fused kernel can take the norm of a tensor."""
+    dense = tensor.layout is torch.strided and not (is_wrapper(tensor) or tensor.is_nested)
+    return dense and tensor.dtype not in _ODD and can_be_bad(tensor) and tensor.numel() > 0
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:

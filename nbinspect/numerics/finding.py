@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from nbinspect import _torch, notebook
+from nbinspect import notebook
 from nbinspect.numerics.causes import Cause, explain
 from nbinspect.numerics.check import bad_ones, can_be_bad, flags
 from nbinspect.numerics.events import Event
@@ -118,18 +118,13 @@ class Findings:
             self._skips_in_a_row = 0
         self._flow.next_step()
 
-    def note_loss(self, roots: list[torch.Tensor]) -> None:
-        """Remember the value of a loss, for the history.
-
-        Cost: one synchronisation.
-        """
+    def note_loss(self, value: float | None) -> None:
+        """Count a backward pass and remember its loss, for the history."""
         self.n_backwards += 1
         self.last_skipped = False
         self._of_loss = None
-        for root in roots[:1]:
-            plain = _torch.unwrapped(root)
-            if plain.numel() == 1 and not plain.is_complex() and can_be_bad(plain):
-                self.losses.append((self.n_steps, float(plain.detach())))
+        if value is not None:
+            self.losses.append((self.n_steps, value))
 
     # Where bad values are.
 
@@ -138,11 +133,12 @@ class Findings:
 
         Cost: one pass over them and, while all is well, one synchronisation a device and dtype.
         """
-        pairs = [(one.grad, one) for one in tensors] if grads else [(one, one) for one in tensors]
-        owners = {id(value): owner for value, owner in pairs if value is not None}
-        found = bad_ones(value for value, _ in pairs if value is not None)
+        values = [one.grad for one in tensors] if grads else tensors
+        found = bad_ones(value for value in values if value is not None)
         if not found:
             return []
+        pairs = zip(values, tensors, strict=True)
+        owners = {id(value): owner for value, owner in pairs if value is not None}
         names = Names()
         names.close()
         made = []

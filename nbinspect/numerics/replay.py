@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import struct
 from collections import OrderedDict, defaultdict
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ import torch
 from torch.optim import Optimizer
 
 from nbinspect import _torch
-from nbinspect.numerics.check import bad_ones
+from nbinspect.numerics.check import bad_ones, can_be_bad
 from nbinspect.numerics.events import Event
 from nbinspect.numerics.flow import Flow, own_failure
 from nbinspect.numerics.pinned import harmless, set_aside
@@ -86,7 +87,7 @@ class Replay:
         self._n_backwards, self._n_writes = n_backwards, n_writes
         self._writing = writing
         self.outcome = Outcome(flow=flow)
-        self.loss: bytes | None = None
+        self.loss: float | None = None
 
     def run(self, starts: Starts, steps: Steps, *, force: bool) -> Outcome:
         """Run it; parameters, gradients, generators and buffers are afterwards as before.
@@ -142,9 +143,9 @@ class Replay:
     # Called by `Steps` meanwhile.
 
     def before_backward(self, roots: list[torch.Tensor]) -> None:
-        """Keep the bits of the loss."""
+        """Keep the loss."""
         with undisturbed():
-            self.loss = loss_bits(roots)
+            self.loss = loss_value(roots)
 
     def after_backward(self, roots: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         """Note where the bad values come from, and stop if this was the place."""
@@ -269,15 +270,21 @@ def _copied(optimizer: Optimizer, parameter: torch.Tensor) -> Optimizer:
     return copied
 
 
-def loss_bits(roots: list[torch.Tensor]) -> bytes | None:
-    """Give the bits of a loss, None if there is no single number.
+def loss_value(roots: list[torch.Tensor]) -> float | None:
+    """Give the loss, None if there is no single real number.
 
     Cost: one synchronisation.
     """
-    plain = [_torch.unwrapped(one).detach() for one in roots[:1]]
-    if not plain or plain[0].numel() != 1 or plain[0].is_meta:
-        return None
-    return plain[0].cpu().contiguous().reshape(1).view(torch.uint8).numpy().tobytes()
+    for root in roots[:1]:
+        plain = _torch.unwrapped(root)
+        if plain.numel() == 1 and plain.dtype.is_floating_point and can_be_bad(plain):
+            return float(plain)
+    return None
+
+
+def same_bits(first: float, second: float) -> bool:
+    """Say whether two numbers are the same, a NaN too."""
+    return struct.pack("d", first) == struct.pack("d", second)
 
 
 def _must_be_alone(force: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from contextlib import ExitStack, suppress
 from types import TracebackType
@@ -18,7 +19,7 @@ from nbinspect.numerics.finding import Bad, Findings
 from nbinspect.numerics.flow import Flow, own_failure
 from nbinspect.numerics.naming import Names
 from nbinspect.numerics.records import NanReport
-from nbinspect.numerics.replay import Outcome, Replay, loss_bits, update_again
+from nbinspect.numerics.replay import Outcome, Replay, loss_value, same_bits, update_again
 from nbinspect.numerics.starts import Starts
 from nbinspect.numerics.steps import Steps, parameters
 from nbinspect.numerics.undisturbed import undisturbed
@@ -120,7 +121,7 @@ class NanWatch:
         self._eager, self._sync = eager, sync
         # For running a step again: where steps began.
         self._starts = Starts(None, 0)
-        self._loss: bytes | None = None
+        self._loss: float | None = None
         self._backwards_of_step = 0
         self._adds_up = False  # gradients of several backward passes
         self._outcome: Outcome | None = None
@@ -194,9 +195,8 @@ class NanWatch:
         self._wake()  # an optimizer that raised has not told that it ended
         if self._on:
             with undisturbed():
-                self._findings.note_loss(roots)
-                if self._replays:
-                    self._loss = loss_bits(roots)
+                self._loss = loss_value(roots)
+                self._findings.note_loss(self._loss)
                 if self._light:
                     self._learn(roots)
 
@@ -211,7 +211,8 @@ class NanWatch:
         found: list[Bad] = []
         with undisturbed():
             self._flow.read_verdicts()
-            found += self._findings.bad("loss", [_torch.unwrapped(one) for one in roots])
+            if len(roots) > 1 or self._loss is None or not math.isfinite(self._loss):
+                found += self._findings.bad("loss", [_torch.unwrapped(one) for one in roots])
             if not self._steps.scaled:
                 found += self._bad_gradients(self._leaves())
                 found += self._findings.bad("grad", [_torch.unwrapped(one) for one in results])
@@ -237,15 +238,17 @@ class NanWatch:
         """Look at what was written."""
         __tracebackhide__ = True
         self._flow.in_optimizer = self._in_closure = False
-        if self._looks_now():
-            with undisturbed():
-                self._flow.read_verdicts()
-                found = self._findings.bad("parameter", list(parameters(optimizer)))
-                if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
-                    found += self._findings.bad_buffers()
-            self._take(found, "", optimizer)
-            self._wake()
-            self._settle()
+        if not self._looks_now():
+            self._next_step()
+            return
+        with undisturbed():
+            self._flow.read_verdicts()
+            found = self._findings.bad("parameter", list(parameters(optimizer)))
+            if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
+                found += self._findings.bad_buffers()
+        self._take(found, "", optimizer)
+        self._wake()
+        self._settle()
         self._next_step()
 
     def in_closure(self, inside: bool) -> None:
@@ -322,7 +325,7 @@ class NanWatch:
             if not self._light:
                 self._stream.__enter__()
         if outcome.ran and self._loss is not None and replay.loss is not None:
-            outcome.same = self._loss == replay.loss
+            outcome.same = same_bits(self._loss, replay.loss)
         return outcome
 
     def _new_flow(self) -> Flow:
@@ -418,9 +421,11 @@ class NanWatch:
                 self._flow.know_leaf(one)
 
     def _leaves(self) -> list[torch.Tensor]:
-        known = {id(one): one for each in self._steps.optimizers for one in parameters(each)}
-        known.update((id(one), one) for one in self._flow.known_leaves())
-        return list(known.values())
+        found = [one for each in self._steps.optimizers for one in parameters(each)]
+        others = self._flow.known_leaves()
+        if others or len(self._steps.optimizers) > 1:
+            found = list({id(one): one for one in (*found, *others)}.values())
+        return found
 
 
 _FAILED = "nbinspect itself failed, not your code, and looked no further: {}."
