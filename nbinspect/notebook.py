@@ -81,10 +81,25 @@ def cell_number(filename: str) -> int | None:
     return number if isinstance(number, int) else None
 
 
-def source_line(code: CodeType, lineno: int) -> SourceLine:
-    """Name a line of code as the user knows it."""
+def source_lines(filename: str, names: dict[str, Any] | None = None) -> list[str]:
+    """Give the lines of a file or cell, [] if they are not to be had.
+
+    Args:
+        filename: as code has it.
+        names: the globals of that code; a loader among them may know the source.
+    """
+    try:
+        return linecache.getlines(filename, names) or []
+    except Exception:  # a loader of the user's fails
+        return []
+
+
+def source_line(code: CodeType, lineno: int | None) -> SourceLine:
+    """Name a line of code as the user knows it; None is what a frame gives that is just starting."""
+    lineno = lineno if lineno is not None else code.co_firstlineno
     cell = cell_number(code.co_filename)
-    text = _as_typed(linecache.getline(code.co_filename, lineno).strip())
+    lines = source_lines(code.co_filename)
+    text = _as_typed(lines[lineno - 1].strip()) if 0 < lineno <= len(lines) else ""
     return SourceLine(cell, "" if cell is not None else short_path(code.co_filename), lineno, text)
 
 
@@ -117,10 +132,8 @@ def source_segment(code: CodeType, instruction: int) -> str:
     if positions is None or None in positions:
         return ""
     first, last, start, end = positions
-    lines = [
-        linecache.getline(code.co_filename, number).encode()  # columns count bytes
-        for number in range(first or 0, (last or 0) + 1)
-    ]
+    known = source_lines(code.co_filename)
+    lines = [line.encode() for line in known[(first or 1) - 1 : last]]  # columns count bytes
     if not lines:
         return ""
     lines[-1] = lines[-1][:end]
@@ -174,7 +187,8 @@ class RunningFrame:
 def running_frames() -> Iterator[RunningFrame]:
     """Give every thread's calls, but for the interpreter's, IPython's and nbinspect's own.
 
-    Blind to: values that a running expression has not bound to a name.
+    Blind to: values that a running expression has not bound to a name; a call of another thread
+        that has not reached its first line, whose variables are not all made yet.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     here = threading.get_ident()
@@ -182,7 +196,8 @@ def running_frames() -> Iterator[RunningFrame]:
         where = "" if thread == here else f" of thread {names.get(thread, thread)}"
         frame: FrameType | None = top
         while frame is not None:
-            if _has_own_locals(frame) and not _is_plumbing(frame):
+            has_begun = frame.f_lineno is not None
+            if has_begun and _has_own_locals(frame) and not _is_plumbing(frame):
                 yield RunningFrame(frame_label(frame) + where, frame_locals(frame))
             frame = frame.f_back
 

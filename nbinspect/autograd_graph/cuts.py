@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import linecache
 from collections import defaultdict
 from typing import Any, NamedTuple
 
+from nbinspect import notebook
 from nbinspect.autograd_graph.mends import enclosing_no_grad, without
 from nbinspect.autograd_graph.watched import Event, Watched, event_of
 from nbinspect.records import SourceLine
@@ -113,7 +113,7 @@ def _without_gradients(seen: Watched, event: Event) -> Cut:
     places = [place for place in (event.place, *event.around) if place >= 0]
     for place in places:
         line, piece, file = seen.at(place)
-        lines = linecache.getlines(file)
+        lines = notebook.source_lines(file)
         at = enclosing_no_grad("".join(lines), line.lineno)
         if at is not None:
             where = SourceLine(line.cell, line.file, at, lines[at - 1].strip())

@@ -253,18 +253,9 @@ class Watched:
 
 
 def _piece(code: CodeType, instruction: int) -> str:
-    """Give the source of the expression that an instruction belongs to."""
-    import linecache
-
-    positions = list(code.co_positions())
-    at = instruction // 2
-    if not 0 <= at < len(positions):
-        return ""
-    start, end, left, right = positions[at]
-    if start is None or start != end or left is None or right is None:
-        return ""
-    line = linecache.getline(code.co_filename, start).encode()
-    return line[left:right].decode(errors="replace").strip()
+    """Give the source of the expression that an instruction belongs to, if it is on one line."""
+    found = notebook.source_segment(code, instruction)
+    return "" if "\n" in found else found.strip()
 
 
 LAST = Watched()

@@ -37,11 +37,13 @@ class Passes:
         losses: what they were called on.
         n_backward: how many they were.
         why_no_loss: why there is no loss, "" if there is.
+        threads: those that ran them.
     """
 
     losses: list[float] = field(default_factory=list)
     n_backward: int = 0
     why_no_loss: str = ""
+    threads: set[int] = field(default_factory=set)
 
 
 class Builder:

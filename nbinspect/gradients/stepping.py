@@ -43,15 +43,16 @@ def guarded(method: Method) -> Method:
             return None
         if self.aside_in == threading.get_ident():  # within another of these
             return method(self, *args)
-        self.aside_in = threading.get_ident()
-        try:
-            with torch.no_grad(), _torch.no_overrides():
-                return method(self, *args)
-        except Exception as error:
-            self.failed(error)
-            return None
-        finally:
-            self.aside_in = 0
+        with self.lock:  # losses and gradients of threads that train at once meet here
+            self.aside_in = threading.get_ident()
+            try:
+                with torch.no_grad(), _torch.no_overrides():
+                    return method(self, *args)
+            except Exception as error:
+                self.failed(error)
+                return None
+            finally:
+                self.aside_in = 0
 
     return call  # type: ignore[return-value]
 
@@ -70,6 +71,7 @@ class Stepping:
     Attributes:
         n_steps: how many steps have ended, read or not.
         is_broken: measuring has stopped because of an error of ours.
+        lock: held while one of our methods runs, which waits for no other thread.
         aside_in: the thread that runs one of our methods, out of sight of modes; 0 for none.
     """
 
@@ -85,6 +87,7 @@ class Stepping:
     ) -> None:
         self.n_steps = 0
         self.is_broken = False
+        self.lock = threading.RLock()
         self.aside_in = 0
         self._every, self._hist, self._light = every, hist, light
         self._names = Names(model)
@@ -99,8 +102,8 @@ class Stepping:
         self._root: weakref.ref[torch.Tensor] | None = None
         self._parts: list[Part] = []
         self._stepped: set[int] = set()
-        self._open: list[tuple[int, bool]] = []
-        self._latest: weakref.ref[torch.Tensor] | None = None
+        self._writing: dict[int, list[tuple[int, bool]]] = {}
+        self._latest: tuple[int, weakref.ref[torch.Tensor]] | None = None
         self._n_writes, self._n_evaluations, self._n_dropped = 0, 0, 0
         self._scale: float | None = None
         self._asleep = False
@@ -134,7 +137,7 @@ class Stepping:
         self._notes[words] = None
 
     def _let_go(self) -> None:
-        for each in (self._writers, self._running, self._finals, self._losses, self._open):
+        for each in (self._writers, self._running, self._finals, self._losses, self._writing):
             each.clear()
 
     def failed(self, error: Exception) -> None:
@@ -171,7 +174,7 @@ class Stepping:
     @guarded
     def _begin(self, task: int) -> list[int]:
         """A backward pass has begun."""
-        if not self._open:
+        if not any(self._writing.values()):
             self._close()
             self._drop_unused()
         while len(self._running) >= MOST_OPEN_PASSES:  # of passes that failed
@@ -183,8 +186,11 @@ class Stepping:
 
     def _drop_unused(self) -> None:
         """Forget passes whose gradients were set to None before any write: nothing adds to them."""
-        latest = self._latest() if self._latest is not None else None
-        if self._passes.n_backward and latest is not None and latest.grad is None:
+        thread, ref = self._latest or (0, None)
+        if {thread} != self._passes.threads or thread != threading.get_ident():
+            return  # another thread's backward may just be writing that gradient
+        latest = ref() if ref is not None else None
+        if latest is not None and latest.grad is None:
             self._n_dropped += self._passes.n_backward
             self._passes, self._root = Passes(), None
             self._losses.clear()
@@ -196,6 +202,7 @@ class Stepping:
             return
         self._root = weakref.ref(found[0]) if found else None
         self._passes.n_backward += 1
+        self._passes.threads.add(threading.get_ident())
         if not found:
             self._passes.why_no_loss = "what backward was called on could not be seen"
         elif any(one.numel() != 1 for one in found):
@@ -217,9 +224,9 @@ class Stepping:
         scalars = measure.final([gradient for _, gradient in solid])
         for rank, ((one, _), some) in enumerate(zip(solid, scalars, strict=True)):
             self._finals[id(one)] = Final(some, rank)
-        self._latest = weakref.ref(solid[-1][0]) if solid else None
+        self._latest = (threading.get_ident(), weakref.ref(solid[-1][0])) if solid else None
         self._count_bad(solid)
-        if not self._open and not self._is_owned([one for one, _ in solid]):
+        if not any(self._writing.values()) and not self._is_owned([one for one, _ in solid]):
             self._write_itself([one for one, _ in solid])
 
     def _count_bad(self, solid: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
@@ -257,8 +264,7 @@ class Stepping:
         """Hear that an optimizer is about to step; wrap its closure, if it has one."""
         key = id(optimizer)
         self._asleep = False
-        self._open_write(key)
-        if self._open[-1][1]:
+        if self._is_inner_write(key):
             return None
         if key in self._stepped:
             self._close()
@@ -275,12 +281,14 @@ class Stepping:
             return args, {**kwargs, "closure": wrapped}
         return (args[0], wrapped, *args[2:]), kwargs
 
-    def _open_write(self, key: int) -> None:
-        """Note a step within another's, as of an optimizer around an optimizer; that one counts."""
-        if self._open:
+    def _is_inner_write(self, key: int) -> bool:
+        """Note a step, and tell one within another's, as of an optimizer around an optimizer."""
+        writing = self._writing.setdefault(threading.get_ident(), [])
+        if writing:
             running = _n_running_steps(sys._getframe(3))
-            del self._open[max(0, running - 1) :]  # of steps that failed
-        self._open.append((key, bool(self._open)))
+            del writing[max(0, running - 1) :]  # of steps that failed
+        writing.append((key, bool(writing)))
+        return len(writing) > 1
 
     def _not_itself(self) -> None:
         """Take back what was taken for a loop that writes by itself."""
@@ -357,8 +365,8 @@ class Stepping:
     def _after_write(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:
         """Hear that an optimizer has stepped."""
         self._asleep = False
-        if self._open:
-            key, is_inner = self._open.pop()
+        if writing := self._writing.get(threading.get_ident()):
+            key, is_inner = writing.pop()
             if key != id(optimizer) or is_inner:
                 return
         self._n_writes += 1
@@ -453,16 +461,17 @@ class Stepping:
 
     def report(self) -> GradientHistory:
         """Give what there is so far."""
-        frozen, without = self._beside
-        return self._builder.report(
-            n_steps=self.n_steps,
-            ended=self._ended,
-            every=self._every,
-            frozen=frozen,
-            without_optimizer=without,
-            notes=tuple(self._notes),
-            error=self._error,
-        )
+        with self.lock:
+            frozen, without = self._beside
+            return self._builder.report(
+                n_steps=self.n_steps,
+                ended=self._ended,
+                every=self._every,
+                frozen=frozen,
+                without_optimizer=without,
+                notes=tuple(self._notes),
+                error=self._error,
+            )
 
 
 def _learning_rates(optimizer: Any) -> tuple[float, ...]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import linecache
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -278,7 +277,7 @@ def _source(site: Site) -> str:
     code, _ = site
     lines = [line for _, _, line in code.co_lines() if line]
     last = max(lines, default=code.co_firstlineno)
-    return "".join(linecache.getlines(code.co_filename)[code.co_firstlineno - 1 : last])
+    return "".join(notebook.source_lines(code.co_filename)[code.co_firstlineno - 1 : last])
 
 
 def _says(sites: Iterable[Site], text: str) -> bool:

@@ -7,9 +7,9 @@ them. The Python code that calls it still stands at that call, and tells its nam
 from __future__ import annotations
 
 import ast
-import itertools
-import linecache
 from types import CodeType, FrameType
+
+from nbinspect import notebook
 
 
 class CallSites:
@@ -38,19 +38,9 @@ class CallSites:
 
 
 def _called(code: CodeType, at: int) -> str:
-    """Read the source of the instruction that runs."""
-    position = next(itertools.islice(code.co_positions(), at // 2, None), None)
-    if position is None or None in position:
-        return ""
-    line, end_line, column, end_column = position
-    assert line and end_line  # noqa: PT018 - narrows both
-    lines = [
-        linecache.getline(code.co_filename, number).encode() for number in range(line, end_line + 1)
-    ]
-    lines[-1] = lines[-1][:end_column]  # columns count bytes
-    lines[0] = lines[0][column:]
+    """Name the function that the instruction that runs calls."""
     try:
-        tree = ast.parse(b"".join(lines).decode(), mode="eval").body
+        tree = ast.parse(notebook.source_segment(code, at), mode="eval").body
     except (SyntaxError, ValueError):
         return ""
     function = tree.func if isinstance(tree, ast.Call) else None

@@ -9,7 +9,6 @@ that have a name are copied too, so that an append is not seen twice.
 from __future__ import annotations
 
 import ast
-import linecache
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -96,7 +95,7 @@ def is_base(frame: FrameType, base: CodeType | None) -> bool:
 
 
 def _tree(frame: FrameType) -> ast.Module:
-    source = "".join(linecache.getlines(frame.f_code.co_filename, frame.f_globals))
+    source = "".join(notebook.source_lines(frame.f_code.co_filename, frame.f_globals))
     if not source:
         raise RefusedError("its source is not to be had")
     try:

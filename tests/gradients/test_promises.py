@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import threading
 import weakref
 
@@ -153,19 +154,27 @@ def test_where_there_is_no_room_for_copies_the_rest_goes_on(monkeypatch):
     assert w.report.steps[-1].parameters[0].update_ratio is None
 
 
-def test_two_threads_that_train_at_once():
-    models = [mlp(), mlp()]
+def test_threads_that_train_at_once(monkeypatch):
+    interval = sys.getswitchinterval()
+    models = [mlp() for _ in range(4)]
 
     def work(model):
-        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 5)
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 10)
 
-    with gradwatch() as w:
-        threads = [threading.Thread(target=work, args=(model,)) for model in models]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert not any("own" in note for note in w.report.notes)
+    sys.setswitchinterval(1e-5)  # so that they meet in each of our methods
+    try:
+        with gradwatch() as w:
+            threads = [threading.Thread(target=work, args=(model,)) for model in models]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                assert w.report.n_steps >= 0  # a report is had at any time
+            for thread in threads:
+                thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert w.report.notes == ()
+    assert 10 <= w.report.n_steps <= 40  # writes of several threads may meet in one step
 
 
 def test_watches_nest():
