@@ -3,10 +3,12 @@
 # make demo   the tour run without a browser and written as one HTML file
 # make bench  what nbinspect costs, against a plain run and against other tools
 #
-# Variables: PYTHON (a Python 3.11 or newer), ARGS (more options for the program that is run).
+# Variables: PYTHON (a Python 3.11 or newer), ARGS (more options for the program that is run), JOBS
+# (how many processes run the tests; each has a browser and kernels of its own).
 
 PYTHON ?= python3
 ARGS ?=
+JOBS ?= 2
 
 venv := $(CURDIR)/.venv
 bin := .venv/bin
@@ -30,7 +32,7 @@ lab: .venv/.lab
 	$(python) -m jupyterlab $(tour) $(ARGS)
 
 test: lint
-	$(python) -m pytest $(ARGS)
+	$(python) -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
 
 lint: .venv/.test
 	$(python) -m ruff check .

@@ -5,10 +5,24 @@ from __future__ import annotations
 import os
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 pytest_plugins = ["leftovers"]
+
+# How fast the machine is at drawing examples is not what the properties are about.
+settings.register_profile(
+    "nbinspect",
+    deadline=None,
+    suppress_health_check=[
+        HealthCheck.too_slow,
+        HealthCheck.data_too_large,
+        HealthCheck.function_scoped_fixture,
+    ],
+)
+settings.load_profile("nbinspect")
 
 HERE = Path(__file__).parent
 _LACKING = pytest.StashKey[dict[str, str]]()
@@ -32,8 +46,6 @@ def _playwrights_own() -> str | None:
 def _lacks_browser() -> str:
     if find_browser():
         return ""
-    if os.environ.get("NBINSPECT_BROWSER") == "required":
-        raise pytest.UsageError("browser tests are required, and there is no chromium on the PATH")
     return "no chromium found; install one (or run .venv/bin/playwright install chromium)"
 
 
@@ -44,6 +56,12 @@ def _lacks_gpu() -> str:
 
 
 NEEDS = {"browser": _lacks_browser, "gpu": _lacks_gpu}
+
+
+def pytest_configure() -> None:
+    """Say before any test runs that what is required is not there."""
+    if os.environ.get("NBINSPECT_BROWSER") == "required" and not find_browser():
+        raise pytest.UsageError("browser tests are required, and there is no chromium on the PATH")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -57,6 +75,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             lacking[need] = f"{len(own)} {need} tests skipped: {why}"
             items[:] = [item for item in items if item not in own]
             config.hook.pytest_deselected(items=own)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Take over what a worker of pytest-xdist has left out; all leave out the same."""
+    lacking = node.workeroutput.get("lacking", {}) if hasattr(node, "workeroutput") else {}
+    node.config.stash.setdefault(_LACKING, {}).update(lacking)
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Tell what was left out, where this is a worker of pytest-xdist."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["lacking"] = session.config.stash.get(_LACKING, {})
 
 
 def pytest_terminal_summary(

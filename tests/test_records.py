@@ -123,7 +123,7 @@ def test_any_record_goes_through_strict_json_and_back(sample):
 @pytest.mark.parametrize("cls", record_types(), ids=lambda cls: cls.__name__)
 def test_every_record_of_the_package_goes_through_json_and_back(cls):
     @given(st.from_type(cls))
-    @settings(max_examples=20, deadline=None)
+    @settings(max_examples=20)
     def check(record: Any) -> None:
         assert repr(cls.from_dict(through_json(record.to_dict()))) == repr(record)
 

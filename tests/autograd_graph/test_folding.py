@@ -61,7 +61,7 @@ def reports(draw):
 
 
 @given(reports(), st.randoms(use_true_random=False))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_choice_of_what_is_unfolded_is_a_sound_picture(report, random):
     folding = Folding(report)
     keys = sorted(folding.groups)
@@ -84,7 +84,7 @@ def test_any_choice_of_what_is_unfolded_is_a_sound_picture(report, random):
 
 
 @given(st.lists(st.integers(0, 2), max_size=40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_runs_are_equal_stretches_that_do_not_overlap(tokens):
     end = 0
     for run in runs(tokens, [1] * len(tokens)):

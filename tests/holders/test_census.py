@@ -12,18 +12,14 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbinspect
 from nbinspect.holders import Census, census
 from nbinspect.tensors import addresses
 
-FEW = settings(
-    max_examples=12,
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
-)
+FEW = settings(max_examples=12)
 
 
 @pytest.fixture

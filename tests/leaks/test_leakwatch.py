@@ -265,13 +265,13 @@ paths = st.lists(st.one_of(names.map(lambda n: f".{n}"), keys), max_size=4).map(
 
 
 @given(names, paths)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_pieces_of_a_name_are_the_name(root, path):
     assert "".join(pieces(root + path)) == root + path
 
 
 @given(names, paths, st.sets(st.integers(0, 99), min_size=2), paths)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_items_of_one_container_are_told_as_that_container(root, path, numbers, below):
     owners = [f"{root}{path}[{n}]{below}" for n in numbers]
     assert by_container(owners, str) == {root + path: owners} or path.endswith("]")

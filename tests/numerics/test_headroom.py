@@ -203,7 +203,7 @@ def test_calls_are_named_where_they_stand():
 FLOATS = st.floats(width=32, allow_nan=True, allow_infinity=True, allow_subnormal=True)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(hnp.arrays("float32", st.integers(0, 40), elements=FLOATS))
 def test_shares_are_what_a_cast_to_float16_loses(values):
     tensor = torch.from_numpy(values)
@@ -220,7 +220,7 @@ def test_shares_are_what_a_cast_to_float16_loses(values):
     assert found.n_between(-25, -15) - edge == int(((half != 0) & (rest.abs() < NORMAL)).sum())
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(
     hnp.arrays("float64", st.integers(1, 30), elements=st.floats(-1e300, 1e300)),
     st.sampled_from(

@@ -314,14 +314,14 @@ def graph(names: list[str], planted: str | None, at: int):
     return step
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.sampled_from(sorted(SAFE.keys() - {"masked"})), min_size=1, max_size=7))
 def test_a_healthy_graph_is_left_alone(names) -> None:
     for light in (False, True):
         assert report_of(graph(names, None, 0), light=light).healthy
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     before=st.lists(st.sampled_from(sorted(SAFE.keys() - {"masked"})), max_size=4),
     after=st.lists(st.sampled_from(sorted(KEEPS)), min_size=1, max_size=3),

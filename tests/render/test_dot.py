@@ -50,7 +50,7 @@ def test_known_attacks():
 
 
 @given(LABELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_label(label):
     check(every(label))
 

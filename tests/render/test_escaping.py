@@ -112,18 +112,18 @@ def test_known_attacks(label):
 
 
 @given(LABELS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_label_in_text(label):
     check_text(label)
 
 
 @given(LABELS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_label_in_html(label):
     check_html(label)
 
 
 @given(LABELS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_label_in_svg(label):
     check_svg(label)

@@ -106,7 +106,7 @@ def shortest(graph: Graph, root: str) -> int | None:
 
 
 @given(graphs(), st.integers(1, 40))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_a_limited_graph_is_a_part_of_the_graph_and_counts_the_rest(graph, most):
     small = limited(graph, most)
     kept = [n for n in small.nodes if n.role != "stub"]
@@ -121,7 +121,7 @@ def test_a_limited_graph_is_a_part_of_the_graph_and_counts_the_rest(graph, most)
 
 
 @given(graphs(), st.integers(10, 40))
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_the_way_from_the_nearest_root_to_the_target_stays(graph, most):
     ways = {n.key: shortest(graph, n.key) for n in graph.nodes if n.role == "root"}
     near = min((way for way in ways.values() if way), default=None)
@@ -223,7 +223,7 @@ def test_boxes_stand_apart_and_arrows_join_them(graph, how):
 
 
 @given(graphs())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_our_own_layout_places_any_graph(graph):
     drawn = place(graph)
     check_places(drawn)
@@ -300,7 +300,7 @@ def test_known_attacks_on_pictures(label):
 
 
 @given(LABELS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_any_label_in_pictures(label):
     check_hostile(label)
 

@@ -231,7 +231,7 @@ def test_files_that_are_not_there(tmp_path):
         ),
     )
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_whatever_is_in_it_becomes_a_record_or_a_value_error(tmp_path_factory, found):
     path = write(tmp_path_factory.getbasetemp() / "any.pickle", found)
     with contextlib.suppress(ValueError):
@@ -239,7 +239,7 @@ def test_whatever_is_in_it_becomes_a_record_or_a_value_error(tmp_path_factory, f
 
 
 @given(st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=60))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_the_curve_is_what_the_calls_add_up_to(calls):
     program, held, alive, peak = Program(1 << 30), 0, [], 0
     for size, frees in calls:
