@@ -8,15 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 
-from nbinspect import _torch
-from nbinspect.gradients import measure
-from nbinspect.gradients import rows as packed
+from nbinspect.gradients import measure, samples
+from nbinspect.gradients.parts import Figures, Part
 from nbinspect.gradients.records import Exponents
 
-Buffers = dict[int, torch.Tensor]
+FIGURES = ("norm", "sum", "low", "high", "nonzero")
+SAME = 1e-6  # relative: norms of one gradient, taken twice
 
 
 @dataclass(slots=True)
@@ -24,56 +23,27 @@ class Final:
     """A gradient as backward left it.
 
     Attributes:
-        scalars: norm, sum, lowest and highest, on their device.
+        scalars: norm, sum, lowest, highest and number of nonzeros, some on their device.
         rank: how many other gradients came before it in that pass.
         bad: its NaNs and Infs, if they were counted.
-        norm: its norm where float32 could not hold it.
     """
 
-    scalars: tuple[torch.Tensor, ...]
+    scalars: tuple[measure.Scalar, ...]
     rank: int
     bad: tuple[int, int] | None = None
-    norm: float | None = None
-
-
-@dataclass(slots=True)
-class Part:
-    """What one optimizer did in one step.
-
-    Attributes:
-        optimizer: its name, "" if the loop writes by itself.
-        members: numbers of the parameters.
-        rows: their figures.
-        bad: (row, NaNs, Infs) of gradients with any.
-        learning_rates: one for each group.
-        scale: what the gradients had been multiplied by.
-        skipped: the write did not happen.
-        exponents: a histogram for each parameter, where wanted.
-        n_evaluations: how often a closure was called.
-    """
-
-    optimizer: str
-    members: tuple[int, ...]
-    rows: packed.Rows
-    bad: list[tuple[int, int | None, int | None]]
-    learning_rates: tuple[float, ...] = ()
-    scale: float | None = None
-    skipped: bool = False
-    exponents: tuple[Exponents, ...] = ()
-    n_evaluations: int = 0
 
 
 @dataclass(slots=True)
 class _Reading:
-    """Scalars of one step that wait on their devices for the read."""
+    """Scalars of one step, of which some wait on their devices for the read."""
 
-    live: list[int]
     numbers: tuple[int, ...]
-    flags: Any
-    ranks: list[int]
-    sizes: list[int]
-    columns: dict[str, list[torch.Tensor]]
+    reached: list[int]
+    live: list[int]
+    columns: dict[str, list[measure.Scalar]]
     finals: list[Final | None]
+    sizes: list[int]
+    pairs: list[int]
     exponents: tuple[Exponents, ...] = ()
 
 
@@ -84,6 +54,7 @@ class Writer:
         optimizer: it, known by a weak reference alone; None where the loop writes by itself.
         name: what the notebook calls it.
         light: make no copies: so no updates and no cosines.
+        exact: copy whole tensors, not samples.
 
     Attributes:
         name: what the notebook calls it.
@@ -92,17 +63,18 @@ class Writer:
         order: which of them are watched, in the order of their modules.
     """
 
-    def __init__(self, optimizer: Any, name: str, *, light: bool) -> None:
+    def __init__(self, optimizer: Any, name: str, *, light: bool, exact: bool = False) -> None:
         self._ref = weakref.ref(optimizer) if optimizer is not None else None
         self.name = name
         self.light = light
+        self._exact = exact
         self.learning_rates: tuple[float, ...] = ()
         self.listed: tuple[int, ...] = ()
         self.order: list[int] = []
         self._key: tuple[int, ...] = ()
-        self._old: Buffers = {}
-        self._earlier: Buffers = {}
-        self._earlier_norms: dict[int, float] = {}
+        self._old: samples.Copies = {}
+        self._earlier: samples.Copies = {}
+        self._spare: samples.Copies = {}
         self._reading: _Reading | None = None
 
     @property
@@ -113,7 +85,7 @@ class Writer:
     def forget_copies(self) -> None:
         """Let go of all copies, and make no more."""
         self.light = True
-        self._old, self._earlier, self._reading = {}, {}, None
+        self._old, self._earlier, self._spare, self._reading = {}, {}, {}, None
 
     def before(
         self,
@@ -134,11 +106,11 @@ class Writer:
         key = tuple(map(id, parameters))
         if key != self._key:
             self._key = key
-            self._old, self._earlier, self._earlier_norms = {}, {}, {}
+            self._old, self._earlier, self._spare = {}, {}, {}
         gradients: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         live: list[int] = []
-        flags = np.zeros(len(parameters), np.uint8)
+        reached: list[int] = []
         for at, one in enumerate(parameters):
             gradient = measure.dense(one.grad) if one.grad is not None else None
             weight = measure.dense(one) if gradient is not None else None
@@ -147,59 +119,39 @@ class Writer:
                 gradients.append(gradient)
                 weights.append(weight)
             if id(one) in finals:
-                flags[at] |= packed.REACHED
+                reached.append(at)
         own = [finals.get(key[at]) for at in live]
+        columns = _before_clipping(own, gradients)
         sizes = [parameters[at].numel() for at in live]
-        reading = _Reading(
-            live,
-            numbers,
-            flags,
-            [final.rank if final else 0 for final in own],
-            sizes,
-            _before_clipping(own, gradients),
-            own,
-        )
-        self._measure(reading, gradients, weights)
+        reading = _Reading(numbers, reached, live, columns, own, sizes, [])
+        columns["written"] = measure.norms(gradients)
+        columns["weight"] = measure.norms(weights)
+        columns["nonzero"] = _nonzeros(columns, gradients)
+        if not self.light:
+            self._copy(reading, gradients, weights)
         if histogram:
             reading.exponents = measure.exponents(gradients, live)
         self._reading = reading
 
-    def _measure(
-        self, reading: _Reading, gradients: list[torch.Tensor], weights: list[torch.Tensor]
-    ) -> None:
-        columns = reading.columns
-        columns["written"] = _torch.fused_norms(gradients)
-        columns["nonzero"] = measure.nonzeros(gradients)
-        if self.light:
-            columns["weight"] = _torch.fused_norms(weights)
-        else:
-            self._copy(reading, gradients, weights)
-
     def _copy(
         self, reading: _Reading, gradients: list[torch.Tensor], weights: list[torch.Tensor]
     ) -> None:
-        """Keep the weights until after the step, and the gradients until the next one."""
-        old = [_room(self._old, at, one) for at, one in zip(reading.live, weights, strict=True)]
-        _torch.copy_all(old, weights)
-        reading.columns["weight"] = _torch.fused_norms(old)
-        pairs = [
-            (n, gradient, self._earlier[at])
-            for n, (at, gradient) in enumerate(zip(reading.live, gradients, strict=True))
-            if at in self._earlier and self._earlier[at].shape == gradient.shape
-        ]
-        dots = measure.products([g for _, g, _ in pairs], [e for _, _, e in pairs])
-        reading.columns["dot"] = dots
-        reading.flags[[reading.live[n] for n, _, _ in pairs]] |= packed.HAS_COSINE
-        whole = [
-            (at, one)
-            for at, one in zip(reading.live, gradients, strict=True)
-            if one.shape == self._old[at].shape
-        ]
-        gone = set(self._earlier) - {at for at, _ in whole}
-        for at in gone:
-            del self._earlier[at]
-        earlier = [_room(self._earlier, at, one) for at, one in whole]
-        _torch.copy_all(earlier, [one for _, one in whole])
+        """Keep samples of the weights until after the step, and of the gradients until the next."""
+        live = reading.live
+        self._old = samples.copy(live, weights, self._old, exact=self._exact)
+        own = zip(live, gradients, weights, strict=True)
+        # of a sparse gradient the places differ by step
+        whole = [(at, gradient) for at, gradient, weight in own if gradient.shape == weight.shape]
+        places = [at for at, _ in whole]
+        now = samples.copy(places, [one for _, one in whole], self._spare, exact=self._exact)
+        then = self._earlier
+        pairs = [at for at, one in whole if at in then and then[at].fits(one)]
+        rooms, others = ([copies[at].room for at in pairs] for copies in (now, then))
+        reading.pairs, reading.columns["dot"] = pairs, measure.products(rooms, others)
+        reading.columns["length"], reading.columns["length_then"] = map(
+            measure.norms, (rooms, others)
+        )
+        self._earlier, self._spare = now, then
 
     def after(
         self,
@@ -221,75 +173,59 @@ class Writer:
             return None
         if not self.light and reading.live:
             new = [measure.dense(parameters[at]) for at in reading.live]
-            old = [self._old[at] for at in reading.live]
-            _torch.subtract_all(old, [one for one in new if one is not None])
-            reading.columns["update"] = _torch.fused_norms(old)
-        names = list(reading.columns)
-        flat = [one for name in names for one in reading.columns[name]]
-        values = measure.read([*losses, *flat])
-        columns: dict[str, Any] = {}
-        at = len(losses)
-        for name in names:
-            n = len(reading.columns[name])
-            columns[name] = np.asarray(values[at : at + n], np.float64)
-            at += n
-        part = self._part(reading, columns, scale, grad_scale)
-        part.bad = _bad_counts(reading, part, parameters)
-        return part, values[: len(losses)]
-
-    def _part(
-        self,
-        reading: _Reading,
-        columns: dict[str, Any],
-        scale: float | None,
-        grad_scale: float | None,
-    ) -> Part:
-        live = np.asarray(reading.live, np.intp)
-        rows = np.zeros(len(reading.flags), packed.ROW)
-        flags = reading.flags
-        sizes = np.asarray(reading.sizes, np.float64)
-        known = np.asarray([final is not None for final in reading.finals], bool)
-        divisor = np.where(known, scale or 1.0, grad_scale or 1.0) if len(live) else sizes
-        norms = columns["norm"].copy()
-        for n, final in enumerate(reading.finals):
-            if final is not None and final.norm is not None:
-                norms[n] = final.norm
-        with np.errstate(all="ignore"):
-            rows["norm"][live] = norms / divisor
-            rows["mean"][live] = columns["sum"] / divisor / sizes
-            highest = np.maximum(np.abs(columns["low"]), np.abs(columns["high"]))
-            rows["max_abs"][live] = highest / divisor
-            rows["written"][live] = columns["written"] / (grad_scale or 1.0)
-            rows["weight"][live] = columns["weight"]
-            rows["zeros"][live] = 1 - columns["nonzero"] / sizes
-            if "update" in columns:
-                rows["update"][live] = columns["update"]
-            self._cosines(reading, columns, rows)
-        rows["rank"][live] = np.minimum(reading.ranks, 65535)
-        flags[live] |= packed.HAS_GRADIENT | packed.HAS_WRITTEN | packed.HAS_WEIGHT
-        flags[live] |= packed.HAS_ZEROS | (packed.HAS_UPDATE if "update" in columns else 0)
-        flags[live[known]] |= packed.BEFORE_CLIP
-        rows["flags"] = flags
-        return Part(
+            views = [samples.sample(one, exact=self._exact) for one in new if one is not None]
+            rooms = [self._old[at].room for at in reading.live]
+            reading.columns["update"] = measure.updates(rooms, views)
+        columns, read = _read(reading.columns, losses)
+        if "update" in columns:
+            factors = [samples.scale(self._old[at]) for at in reading.live]
+            columns["update"] = [a * b for a, b in zip(columns["update"], factors, strict=True)]
+        figures = Figures(
+            len(parameters),
+            reading.reached,
+            reading.live,
+            columns,
+            [final.rank if final else 0 for final in reading.finals],
+            reading.sizes,
+            [final is not None for final in reading.finals],
+            _cosines(reading.pairs, columns),
+            scale,
+            grad_scale,
+        )
+        bad = _bad_counts(reading, columns, parameters)
+        part = Part(
             self.name,
             reading.numbers,
-            rows,
-            [],
+            figures,
+            bad,
             self.learning_rates,
-            scale,
             exponents=reading.exponents,
         )
+        return part, read
 
-    def _cosines(self, reading: _Reading, columns: dict[str, Any], rows: packed.Rows) -> None:
-        pairs = [at for at in reading.live if reading.flags[at] & packed.HAS_COSINE]
-        norms = dict(zip(reading.live, columns["written"], strict=True))
-        for at, dot in zip(pairs, columns.get("dot", ()), strict=True):
-            length = norms[at] * self._earlier_norms.get(at, math.nan)
-            cosine = dot / length if length > 0 else math.nan
-            if math.isnan(cosine):
-                reading.flags[at] &= ~np.uint8(packed.HAS_COSINE)
-            rows["cosine"][at] = min(1.0, max(-1.0, cosine))
-        self._earlier_norms = norms
+
+def _cosines(places: Sequence[int], columns: Mapping[str, list[float]]) -> list[tuple[int, float]]:
+    if not places:
+        return []
+    figures = zip(places, columns["dot"], columns["length"], columns["length_then"], strict=True)
+    return [
+        (at, min(1.0, max(-1.0, dot / (now * then))))
+        for at, dot, now, then in figures
+        if now * then > 0 and math.isfinite(dot / (now * then))
+    ]
+
+
+def _read(
+    columns: Mapping[str, list[measure.Scalar]], losses: list[torch.Tensor]
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Read columns and losses, all at once."""
+    values = measure.read([*losses, *(one for column in columns.values() for one in column)])
+    found: dict[str, list[float]] = {}
+    at = len(losses)
+    for name, column in columns.items():
+        found[name] = values[at : at + len(column)]
+        at += len(column)
+    return found, values[: len(losses)]
 
 
 def skipped(
@@ -302,60 +238,75 @@ def skipped(
     scale: float,
 ) -> tuple[Part, list[float]]:
     """Read a step that the gradient scaler has skipped: what backward left is all that there is."""
-    rows = np.zeros(len(parameters), packed.ROW)
     own = [(at, finals[id(one)]) for at, one in enumerate(parameters) if id(one) in finals]
-    values = measure.read([*losses, *(one for _, final in own for one in final.scalars)])
-    figures = np.asarray(values[len(losses) :], np.float64).reshape(len(own), 4)
-    sizes = [parameters[at].numel() for at, _ in own]
-    _fill(rows, own, figures, np.asarray(sizes, np.float64), scale)
+    live, known = [at for at, _ in own], [final for _, final in own]
+    columns, read = _read(_columns([final.scalars for final in known]), losses)
+    figures = Figures(
+        len(parameters),
+        live,
+        live,
+        columns,
+        [final.rank for final in known],
+        [parameters[at].numel() for at in live],
+        [True] * len(live),
+        [],
+        scale,
+    )
     bad = [(at, *final.bad) for at, final in own if final.bad and any(final.bad)]
-    part = Part(writer.name, numbers, rows, list(bad), writer.learning_rates, scale, skipped=True)
-    return part, values[: len(losses)]
-
-
-def _fill(
-    rows: packed.Rows, own: list[tuple[int, Final]], figures: Any, sizes: Any, scale: float
-) -> None:
-    live = np.asarray([at for at, _ in own], np.intp)
-    with np.errstate(all="ignore"):
-        rows["norm"][live] = figures[:, 0] / scale
-        rows["mean"][live] = figures[:, 1] / scale / sizes
-        rows["max_abs"][live] = np.abs(figures[:, 2:4]).max(axis=1, initial=0) / scale
-    rows["rank"][live] = [min(final.rank, 65535) for _, final in own]
-    rows["flags"][live] = packed.HAS_GRADIENT | packed.REACHED | packed.BEFORE_CLIP
+    part = Part(writer.name, numbers, figures, list(bad), writer.learning_rates, skipped=True)
+    return part, read
 
 
 def _before_clipping(
     own: Sequence[Final | None], gradients: Sequence[torch.Tensor]
-) -> dict[str, list[torch.Tensor]]:
+) -> dict[str, list[measure.Scalar]]:
     """Take what was measured when backward ended; where nothing was, what is there now."""
     missing = [gradient for final, gradient in zip(own, gradients, strict=True) if final is None]
     now = iter(measure.final(missing))
-    scalars = [final.scalars if final is not None else next(now) for final in own]
-    return {
-        name: [one[place] for one in scalars]
-        for place, name in enumerate(("norm", "sum", "low", "high"))
-    }
+    return _columns([final.scalars if final is not None else next(now) for final in own])
+
+
+def _columns(scalars: Sequence[tuple[measure.Scalar, ...]]) -> dict[str, list[measure.Scalar]]:
+    return {name: [one[place] for one in scalars] for place, name in enumerate(FIGURES)}
+
+
+def _nonzeros(
+    columns: Mapping[str, list[measure.Scalar]], gradients: Sequence[torch.Tensor]
+) -> list[measure.Scalar]:
+    """Count nonzeros as the optimizer gets them: anew where the gradient may have been changed."""
+    found = list(columns["nonzero"])
+    pairs = zip(columns["norm"], columns["written"], strict=True)
+    changed = [n for n, (before, now) in enumerate(pairs) if not _is_same(before, now)]
+    again = measure.nonzeros([gradients[n] for n in changed])
+    for n, count in zip(changed, again, strict=True):
+        found[n] = count
+    return found
+
+
+def _is_same(before: measure.Scalar, now: measure.Scalar) -> bool:
+    """Compare two norms, if that costs no wait for a device."""
+    if isinstance(before, torch.Tensor) or isinstance(now, torch.Tensor):
+        return False
+    return abs(now - before) <= SAME * before
 
 
 def _bad_counts(
-    reading: _Reading, part: Part, parameters: Sequence[torch.Tensor]
+    reading: _Reading, columns: Mapping[str, list[float]], parameters: Sequence[torch.Tensor]
 ) -> list[tuple[int, int | None, int | None]]:
     """Give the NaNs and Infs of each gradient whose norm is neither.
 
     They were counted when backward ended where that costs no wait. Else they are counted now, if
     clipping has not made one NaN a NaN everywhere since.
     """
-    rows = part.rows
-    norms = rows["norm"][reading.live]
-    if np.isfinite(norms).all():
+    norms = columns["norm"]
+    bad = [n for n, norm in enumerate(norms) if not math.isfinite(norm)]
+    if not bad:
         return []
-    spread = (np.isfinite(norms) & ~np.isfinite(rows["written"][reading.live])).any()
+    written = zip(norms, columns["written"], strict=True)
+    spread = any(math.isfinite(norm) and not math.isfinite(now) for norm, now in written)
     found: list[tuple[int, int | None, int | None]] = []
-    for n, at in enumerate(reading.live):
-        final = reading.finals[n]
-        if np.isfinite(norms[n]):
-            continue
+    for n in bad:
+        at, final = reading.live[n], reading.finals[n]
         if final is not None and final.bad is not None:
             found.append((at, *final.bad))
         elif spread:
@@ -365,16 +316,3 @@ def _bad_counts(
             solid = measure.dense(gradient) if gradient is not None else None
             found.append((at, *(measure.count_bad(solid) if solid is not None else (None, None))))
     return found
-
-
-def _room(buffers: Buffers, at: int, like: torch.Tensor) -> torch.Tensor:
-    """Give a buffer for a copy, made at the first step and used again."""
-    room = buffers.get(at)
-    fits = room is not None and (room.shape, room.dtype, room.device) == (
-        like.shape,
-        like.dtype,
-        like.device,
-    )
-    if room is None or not fits:
-        room = buffers[at] = torch.empty_like(like, memory_format=torch.preserve_format)
-    return room

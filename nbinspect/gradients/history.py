@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -11,8 +12,8 @@ import numpy as np
 
 from nbinspect.blocks import Unavailable
 from nbinspect.gradients import rows as packed
-from nbinspect.gradients.collect import Part
 from nbinspect.gradients.findings import findings
+from nbinspect.gradients.parts import Part
 from nbinspect.gradients.records import (
     Exponents,
     Figure,
@@ -27,6 +28,7 @@ from nbinspect.gradients.rules import Health
 SAME = 1e-4  # relative: norms of the same gradient, summed in another order
 UNIFORM = 1e-3
 KEPT_EXPONENTS = 64
+BATCH = 16  # steps at a time: code that runs again at once finds itself in the cache
 
 
 @dataclass(slots=True)
@@ -70,6 +72,7 @@ class Builder:
         self.n_thinned = 0
         self._keep = max(2, keep)
         self._groups: dict[tuple[int, ...], int] = {}
+        self._waiting: deque[tuple[int, Sequence[Part], Passes]] = deque()
 
     def add(self, name: ParameterName, model: str, place: int) -> int:
         """Take a parameter in, and give its number."""
@@ -80,6 +83,16 @@ class Builder:
 
     def step(self, index: int, parts: Sequence[Part], passes: Passes) -> None:
         """Take a step: what each of the optimizers did that share its backward passes."""
+        self._waiting.append((index, parts, passes))
+        if len(self._waiting) >= BATCH:
+            self.settle()
+
+    def settle(self) -> None:
+        """Pack the steps that wait, and hold the rules against them."""
+        while self._waiting:
+            self._settle(*self._waiting.popleft())
+
+    def _settle(self, index: int, parts: Sequence[Part], passes: Passes) -> None:
         members, rows, bad, exponents = _joined(parts)
         figures = _figures(index, parts, passes, rows)
         group = self._groups.setdefault(members, len(self._groups))
@@ -102,7 +115,7 @@ class Builder:
             self.kept[n] = replace(self.kept[n], exponents=())
 
     def report(self, *, n_steps: int, ended: bool, **more: Any) -> GradientHistory:
-        """Give what there is so far.
+        """Give what there is so far, but for steps that wait.
 
         Args:
             n_steps: how many steps there were, read or not.
@@ -136,7 +149,7 @@ def _joined(
     """Put the parameters of several optimizers one after the other, each once."""
     if len(parts) == 1:
         one = parts[0]
-        return one.members, one.rows, tuple(one.bad), one.exponents
+        return one.members, one.figures.pack(), tuple(one.bad), one.exponents
     seen: set[int] = set()
     members: list[int] = []
     some: list[packed.Rows] = []
@@ -147,7 +160,7 @@ def _joined(
         place = {at: len(members) + n for n, at in enumerate(new)}
         seen.update(part.members)
         members += [part.members[at] for at in new]
-        some.append(part.rows[new])
+        some.append(part.figures.pack()[new])
         bad += [(place[row], nans, infs) for row, nans, infs in part.bad if row in place]
         exponents += [replace(e, row=place[e.row]) for e in part.exponents if e.row in place]
     return tuple(members), np.concatenate(some), tuple(bad), tuple(exponents)
@@ -195,34 +208,34 @@ def _clipping(rows: packed.Rows, skipped: bool) -> tuple[Figure, Figure, Clipped
     if skipped:
         why = Unavailable("the step was skipped")
         return why, why, ""
-    before = packed.has(rows, packed.BEFORE_CLIP)
-    both = before & packed.has(rows, packed.HAS_WRITTEN)
-    written = packed.total(rows["written"][packed.has(rows, packed.HAS_WRITTEN)])
+    has_written = packed.has(rows, packed.HAS_WRITTEN)
+    both = packed.has(rows, packed.BEFORE_CLIP) & has_written
+    last = rows["written"].astype(np.float64)
+    written = packed.total(last[has_written])
     if not both.any():
         return written, Unavailable("the gradients were first seen as the optimizer wrote"), ""
-    first = rows["norm"][both].astype(np.float64)
-    last = rows["written"][both].astype(np.float64)
-    if not (np.isfinite(first).all() and np.isfinite(last).all()):
+    first, last = rows["norm"][both].astype(np.float64), last[both]
+    whole, kept = packed.total(first), packed.total(last)
+    if not (math.isfinite(whole) and math.isfinite(kept)):
         return written, Unavailable("the gradients are not finite"), ""
-    whole = packed.total(first)
     if whole == 0:
         return written, 1.0, ""
-    factor = packed.total(last) / whole
-    return written, factor if abs(factor - 1) > SAME else 1.0, _way(first, last, factor)
+    factor = kept / whole
+    some = first > 0
+    ratios = last[some] / first[some]
+    way = _way(ratios[np.abs(ratios - 1) > SAME], len(ratios), factor)
+    return written, factor if abs(factor - 1) > SAME else 1.0, way
 
 
-def _way(first: Any, last: Any, factor: float) -> Clipped:
+def _way(touched: Any, n_all: int, factor: float) -> Clipped:
     """Say how gradients were changed: by one factor, the large ones, or else.
 
     One factor for several of them is a norm's clipping, also where others were left alone, as a
     model is that has an optimizer in common with a head.
     """
-    some = first > 0
-    ratios = last[some] / first[some]
-    touched = ratios[np.abs(ratios - 1) > SAME]
     if not len(touched):
         return ""
     if np.abs(touched / np.median(touched) - 1).max() <= UNIFORM:
-        told = len(touched) > 1 or len(ratios) == 1
+        told = len(touched) > 1 or n_all == 1
         return "norm" if told and factor < 1 else "changed"
     return "value" if (touched <= 1 + SAME).all() else "changed"

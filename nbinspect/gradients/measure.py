@@ -1,21 +1,29 @@
-"""What is measured of gradients and weights: scalars that stay on their device until one read.
+"""What is measured of gradients and weights, of each kind of tensor in the way that costs least.
 
-All of these take dense tensors as `dense` gives them. Norms come from fused kernels; sums, largest
-values and the like have none, and take a kernel for each parameter.
+All of these take dense tensors as `dense` gives them. What lies in the CPU's memory is read at once
+(`near`). Of the rest, scalars stay on their device until one `read`: norms come from fused kernels;
+sums, largest values and the like have none, and take a kernel for each parameter.
 """
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 from nbinspect import _torch
+from nbinspect.gradients import near
 from nbinspect.gradients.records import Exponents
 
-Scalars = list[torch.Tensor]
+Scalar = torch.Tensor | float
+Scalars = list[Scalar]
 LOWEST = 127  # of float32: its exponent field is the power of two plus this
+PLAIN = (nn.Parameter, torch.Tensor)
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 
 def dense(tensor: torch.Tensor) -> torch.Tensor | None:
@@ -24,6 +32,9 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
     Of a sparse gradient these are the values that it has, each place once; of a distributed one
     those of this process.
     """
+    plain = type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.dtype in FLOATS
+    if plain and not tensor.is_meta:
+        return tensor if tensor.numel() else None
     local = getattr(tensor, "to_local", None)
     tensor = (local() if local is not None else tensor).detach()
     if tensor.layout is torch.sparse_coo:
@@ -36,18 +47,34 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor if readable and tensor.numel() and tensor.element_size() > 1 else None
 
 
-def final(gradients: list[torch.Tensor]) -> list[tuple[torch.Tensor, ...]]:
-    """Measure gradients as backward left them: norm, sum, lowest and highest of each.
+def _each(
+    one_near: Callable[[torch.Tensor], Any],
+    all_far: Callable[[list[torch.Tensor]], Sequence[Any]],
+    tensors: Sequence[torch.Tensor],
+) -> list[Any]:
+    """Measure what is near one by one, and the rest together."""
+    far = [one for one in tensors if not near.is_near(one)]
+    if not far:
+        return list(map(one_near, tensors))
+    rest = iter(all_far(far))
+    return [one_near(one) if near.is_near(one) else next(rest) for one in tensors]
 
-    Cost: four passes over them, 0.3 ms a million numbers on one core.
+
+def final(gradients: Sequence[torch.Tensor]) -> list[tuple[Scalar, ...]]:
+    """Measure gradients as backward left them: norm, sum, lowest, highest, number of nonzeros.
+
+    The last is NaN for what is not near: `nonzeros` counts there, once it is clear what is written.
+
+    Cost: one pass over them, 0.5 ms a million numbers on one core.
     """
-    sums = [_sum(one) for one in gradients]
-    ranges = [torch.aminmax(one) for one in gradients]
+    return _each(near.final, _final, gradients)
+
+
+def _final(gradients: list[torch.Tensor]) -> list[tuple[Scalar, ...]]:
+    norms = _torch.fused_norms(gradients)
     return [
-        (norm, total, low, high)
-        for norm, total, (low, high) in zip(
-            _torch.fused_norms(gradients), sums, ranges, strict=True
-        )
+        (norm, _sum(one), *torch.aminmax(one), math.nan)
+        for norm, one in zip(norms, gradients, strict=True)
     ]
 
 
@@ -55,22 +82,31 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.sum(dtype=torch.float32 if tensor.dtype in _torch.HALVES else None)
 
 
-def nonzeros(gradients: list[torch.Tensor]) -> Scalars:
+def nonzeros(gradients: Sequence[torch.Tensor]) -> Scalars:
     """Count the elements of each that are not exactly 0."""
-    return [torch.count_nonzero(one) for one in gradients]
+    return _each(near.nonzeros, lambda far: [torch.count_nonzero(one) for one in far], gradients)
 
 
-def products(some: list[torch.Tensor], others: list[torch.Tensor]) -> Scalars:
-    """Give the scalar product of each pair."""
-    return [_product(a, b) for a, b in zip(some, others, strict=True)]
+def norms(tensors: Sequence[torch.Tensor]) -> Scalars:
+    """Give the norm of each."""
+    return _each(near.norm, _torch.fused_norms, tensors)
 
 
-def _product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def products(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Scalars:
+    """Give the scalar product of each pair of contiguous tensors."""
+    return [_product(a.view(-1), b.view(-1)) for a, b in zip(some, others, strict=True)]
+
+
+def updates(rooms: list[torch.Tensor], samples: list[torch.Tensor]) -> Scalars:
+    """Give the norm of the difference of each pair; uses the first ones up."""
+    _torch.subtract_all(rooms, samples)
+    return norms(rooms)
+
+
+def _product(a: torch.Tensor, b: torch.Tensor) -> Scalar:
     if a.dtype in _torch.HALVES:
         return (a.float() * b.float()).sum()
-    if a.is_contiguous() and b.is_contiguous():
-        return torch.dot(a.view(-1), b.view(-1))
-    return (a * b).sum()
+    return torch.dot(a, b).item() if a.is_cpu else torch.dot(a, b)
 
 
 def exponents(gradients: Sequence[torch.Tensor], rows: Sequence[int]) -> tuple[Exponents, ...]:
@@ -113,14 +149,14 @@ def count_bad(gradient: torch.Tensor) -> tuple[int, int]:
     return int(gradient.isnan().sum()), int(gradient.isinf().sum())
 
 
-def read(scalars: Sequence[torch.Tensor]) -> list[float]:
+def read(scalars: Sequence[Scalar]) -> list[float]:
     """Read scalars of any devices and types: one transfer for each device.
 
     Cost: waits for each device once.
     """
-    values: list[float] = [0.0] * len(scalars)
+    values: list[float] = [one if type(one) is float else 0.0 for one in scalars]
     for numbers in _by_device(scalars).values():
-        some = [scalars[n] for n in numbers]
+        some = [one for n in numbers if isinstance(one := scalars[n], torch.Tensor)]
         kinds = {one.dtype for one in some}
         # float32 is what every device has; what it cannot hold is infinite there, and counts as bad
         packed = torch.stack(some if len(kinds) == 1 else [one.float() for one in some])
@@ -129,10 +165,11 @@ def read(scalars: Sequence[torch.Tensor]) -> list[float]:
     return values
 
 
-def _by_device(scalars: Sequence[torch.Tensor]) -> dict[torch.device, list[int]]:
+def _by_device(scalars: Sequence[Scalar]) -> dict[torch.device, list[int]]:
     places: dict[torch.device, list[int]] = {}
     for number, one in enumerate(scalars):
-        places.setdefault(one.device, []).append(number)
+        if isinstance(one, torch.Tensor):
+            places.setdefault(one.device, []).append(number)
     return places
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -59,12 +59,36 @@ class Broken:
         self.parameters += [one for one in parameters if one not in self.parameters]
 
 
-@dataclass(slots=True)
-class Usual:
-    """What was usual among the steps of one group of parameters."""
+class Group:
+    """Parameters that are stepped together, and what was usual among their steps.
 
-    early: list[float] = field(default_factory=list)
-    recent: deque[float] = field(default_factory=lambda: deque(maxlen=WINDOW))
+    Args:
+        members: which they are.
+        about: all parameters.
+        index: the step that has just been made, their first.
+
+    Attributes:
+        weights: which of them have more than one dimension.
+        biases: which are called a bias.
+        sizes: how many numbers each has.
+        reached: which of them backward has reached at any time.
+        n_steps: how many steps any of them was reached in.
+        first: the first of these.
+        early: the norms of the first steps.
+        recent: those of the last ones.
+    """
+
+    def __init__(
+        self, members: tuple[int, ...], about: Sequence[ParameterName], index: int
+    ) -> None:
+        own = [about[one] for one in members]
+        self.weights = np.asarray([len(one.shape) > 1 for one in own], bool)
+        self.biases = np.asarray([one.name.endswith("bias") for one in own], bool)
+        self.sizes = np.asarray([one.n_elements for one in own], np.float64)
+        self.reached = np.zeros(len(own), bool)
+        self.n_steps, self.first = 0, index
+        self.early: list[float] = []
+        self.recent: deque[float] = deque(maxlen=WINDOW)
 
 
 class Health:
@@ -85,11 +109,8 @@ class Health:
         self.rules = rules
         self.broken: dict[Kind, Broken] = {}
         self.n_read = 0
-        self.n_members: dict[int, int] = {}
-        self.first_member: dict[int, int] = {}
-        self.reached: set[int] = set()
         self.zeros: dict[int, Streak] = {}
-        self._groups: dict[tuple[int, ...], Usual] = {}
+        self._groups: dict[tuple[int, ...], Group] = {}
         self._vanishing, self._growing, self._skipping = Streak(), Streak(), Streak()
         self._candidates: dict[str, tuple[int, float]] = {}
 
@@ -102,8 +123,14 @@ class Health:
     ) -> None:
         """Take the step that has just been made."""
         self.n_read += 1
+        group = self._groups.get(members)
+        if group is None:
+            group = self._groups[members] = Group(members, about, figures.index)
         reached = packed.has(rows, packed.REACHED)
-        self._members(figures.index, members, reached)
+        if reached.any():
+            group.first = group.first if group.n_steps else figures.index
+            group.n_steps += 1
+            group.reached |= reached
         self._skipping.note(figures.index, figures.skipped)
         if self._skipping.length >= self.rules.skipped_steps:
             length = self._skipping.length
@@ -111,20 +138,15 @@ class Health:
         if figures.skipped:
             return
         norms = rows["norm"].astype(np.float64)
-        if not np.isfinite(norms[reached]).all() or _is_bad(figures.loss):
-            self._bad(figures, members, rows, reached & ~np.isfinite(norms))
+        finite = np.isfinite(norms)
+        if not finite[reached].all() or _is_bad(figures.loss):
+            self._bad(figures, members, rows, reached & ~finite)
             return
         if figures.loss != 0.0:
-            self._dead(figures.index, members, reached, norms)
-        weights = [len(about[one].shape) > 1 for one in members]
-        layers = Layers.of(members, rows, reached & weights, about)
-        self._falls(figures.index, layers)
-        self._rises(figures.index, layers)
-        biases = [about[one].name.endswith("bias") for one in members]
-        self._rises(figures.index, Layers.of(members, rows, reached & biases, about))
-        usual = self._groups.setdefault(members, Usual())
-        self._size(figures, members, rows, reached, usual)
-        self._spike(figures, members, norms, usual)
+            self._dead(figures.index, members, reached & (norms == 0), reached)
+        self._depth(figures.index, members, rows, reached, group)
+        self._size(figures, members, rows, reached, group)
+        self._spike(figures, members, norms, group)
 
     def _note(
         self, kind: Kind, step: int, value: float, parameters: Sequence[int], n_steps: int = 1
@@ -134,14 +156,6 @@ class Health:
             self.broken[kind] = Broken(step, value, list(parameters), n_steps)
         else:
             known.again(parameters)
-
-    def _members(self, index: int, members: tuple[int, ...], reached: Any) -> None:
-        if not reached.any():
-            return
-        for one in members:
-            self.n_members[one] = self.n_members.get(one, 0) + 1
-            self.first_member.setdefault(one, index)
-        self.reached.update(np.asarray(members)[reached].tolist())
 
     def _bad(
         self, figures: StepFigures, members: tuple[int, ...], rows: packed.Rows, bad: Any
@@ -153,15 +167,28 @@ class Health:
         if self._growing.length:
             self._explodes()
 
-    def _dead(self, index: int, members: tuple[int, ...], reached: Any, norms: Floats) -> None:
-        zero = reached & (norms == 0)
-        for at in np.flatnonzero(reached & (zero | self._has_streak(members))):
+    def _dead(self, index: int, members: tuple[int, ...], zero: Any, reached: Any) -> None:
+        if not (self.zeros or zero.any()):
+            return
+        for at in np.flatnonzero(zero | (reached & self._has_streak(members))):
             self.zeros.setdefault(members[at], Streak()).note(index, bool(zero[at]))
 
     def _has_streak(self, members: tuple[int, ...]) -> Any:
-        if not self.zeros:
-            return np.zeros(len(members), bool)
         return np.asarray([one in self.zeros for one in members])
+
+    def _depth(
+        self, index: int, members: tuple[int, ...], rows: packed.Rows, reached: Any, group: Group
+    ) -> None:
+        """Compare layers of a kind by their depth, if any gradients differ enough."""
+        some = reached & (rows["norm"] > 0)
+        logs = per_element(rows, group.sizes)
+        if some.sum() < LEAST_LAYERS or np.ptp(logs[some]) < self.rules.decades:
+            self._vanishing.note(index, False)
+            return
+        layers = Layers.of(members, rows, logs, some & group.weights)
+        self._falls(index, layers)
+        self._rises(index, layers)
+        self._rises(index, Layers.of(members, rows, logs, some & group.biases))
 
     def _falls(self, index: int, layers: Layers) -> None:
         """Compare the first layers with the last ones, to which backward came first."""
@@ -191,11 +218,13 @@ class Health:
         members: tuple[int, ...],
         rows: packed.Rows,
         reached: Any,
-        usual: Usual,
+        usual: Group,
     ) -> None:
         norm = figures.grad_norm
         too_large = norm > self.rules.high
-        grown = len(usual.early) >= 3 and norm > self.rules.growth * _median(usual.early)
+        grown = (
+            too_large and len(usual.early) >= 3 and norm > self.rules.growth * _median(usual.early)
+        )
         if too_large and (grown or _overwrites(rows)):
             largest = int(np.argmax(np.where(reached, rows["norm"], -1)))
             self._grows(figures.index, members[largest], norm)
@@ -217,7 +246,7 @@ class Health:
         self._note("EXPLODING", self._growing.first, norm, [parameter], length)
 
     def _spike(
-        self, figures: StepFigures, members: tuple[int, ...], norms: Floats, usual: Usual
+        self, figures: StepFigures, members: tuple[int, ...], norms: Floats, usual: Group
     ) -> None:
         norm = figures.grad_norm
         if _is_spike(norm, usual, self.rules.spike):
@@ -240,25 +269,41 @@ class Health:
             n_steps = max(streak.length for streak in dead.values())
             found["DEAD"] = Broken(first, 0.0, sorted(dead), n_steps)
         if unused := self._never_reached(ended):
-            first = min(self.first_member[one] for one in unused)
-            n_steps = max(self.n_members[one] for one in unused)
-            found["UNUSED"] = Broken(first, 0.0, unused, n_steps)
+            first = min(first for first, _ in unused.values())
+            found["UNUSED"] = Broken(first, 0.0, sorted(unused), max(n for _, n in unused.values()))
         return found
 
     def _still_dead(self, ended: bool) -> dict[int, Streak]:
-        need = self.rules.dead_steps
+        need, members = self.rules.dead_steps, self._members() if self.zeros else {}
         return {
             one: streak
             for one, streak in self.zeros.items()
-            if streak.length >= need or (ended and _is_whole(streak, self.n_members.get(one, 0)))
+            if streak.length >= need or (ended and _is_whole(streak, members.get(one, (0, 0))[1]))
         }
 
-    def _never_reached(self, ended: bool) -> list[int]:
+    def _members(self) -> dict[int, tuple[int, int]]:
+        """Give for each parameter its first step and how many steps it had, reached or not."""
+        found: dict[int, tuple[int, int]] = {}
+        for members, group in self._groups.items():
+            if group.n_steps:
+                for one in members:
+                    first, n = found.get(one, (group.first, 0))
+                    found[one] = min(first, group.first), n + group.n_steps
+        return found
+
+    def _never_reached(self, ended: bool) -> dict[int, tuple[int, int]]:
+        reached: set[int] = set()
+        for members, group in self._groups.items():
+            reached.update(np.asarray(members)[group.reached].tolist())
+        seen = self._members()
         need = self.rules.unused_steps
         if ended:
-            need = min(need, max(self.n_members.values(), default=0))
-        unused = (one for one in self.n_members if one not in self.reached)
-        return sorted(one for one in unused if self.n_members[one] >= need > 0)
+            need = min(need, max((n for _, n in seen.values()), default=0))
+        return {
+            one: (first, n)
+            for one, (first, n) in seen.items()
+            if one not in reached and n >= need > 0
+        }
 
 
 def _is_whole(streak: Streak, n_steps: int) -> bool:
@@ -281,7 +326,7 @@ def _overwrites(rows: packed.Rows) -> bool:
         return bool(np.nansum(update**2) > np.nansum(weight**2) > 0)
 
 
-def _is_spike(norm: float, usual: Usual, spike: float) -> bool:
+def _is_spike(norm: float, usual: Group, spike: float) -> bool:
     """Compare with the last steps, with how they vary, and with what the first ones were like."""
     if len(usual.recent) < LEAST_WINDOW or norm <= 0:
         return False
@@ -295,13 +340,22 @@ def _is_spike(norm: float, usual: Usual, spike: float) -> bool:
     return high and norm > SMALL * _median(usual.early)
 
 
+def per_element(rows: packed.Rows, sizes: Floats) -> Floats:
+    """Give the logarithm of each gradient per element that has one; -Inf for one of zeros."""
+    zeros = np.nan_to_num(packed.known(rows, "zeros", packed.HAS_ZEROS))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        shares = np.log10(np.maximum(1.0, sizes * (1 - zeros)))
+        logs: Floats = np.log10(rows["norm"].astype(np.float64)) - 0.5 * shares
+    return logs
+
+
 @dataclass(frozen=True, slots=True)
 class Layers:
     """Parameters of a kind, in the order in which backward came to them, the last layer first.
 
     Attributes:
         members: which they are.
-        logs: the logarithm of their gradient per element that has one.
+        logs: see `per_element`.
         norms: their gradient's norm.
     """
 
@@ -310,22 +364,12 @@ class Layers:
     norms: Floats
 
     @classmethod
-    def of(
-        cls,
-        members: tuple[int, ...],
-        rows: packed.Rows,
-        which: Any,
-        about: Sequence[ParameterName],
-    ) -> Layers:
+    def of(cls, members: tuple[int, ...], rows: packed.Rows, logs: Floats, which: Any) -> Layers:
         """Take parameters of one kind: weights, or biases; the two do not compare."""
-        chosen = np.flatnonzero(which & (rows["norm"] > 0))
+        chosen = np.flatnonzero(which)
         chosen = chosen[np.argsort(rows["rank"][chosen], kind="stable")]
         norms = rows["norm"][chosen].astype(np.float64)
-        sizes = np.asarray([about[members[at]].n_elements for at in chosen], np.float64)
-        zeros = np.nan_to_num(packed.known(rows, "zeros", packed.HAS_ZEROS)[chosen])
-        with np.errstate(divide="ignore"):
-            logs = np.log10(norms) - 0.5 * np.log10(np.maximum(1.0, sizes * (1 - zeros)))
-        return cls(tuple(members[at] for at in chosen), logs, norms)
+        return cls(tuple(members[at] for at in chosen), logs[chosen], norms)
 
     def fall(self, least: float) -> float:
         """Give by how many powers of ten the gradient falls from last to first.

@@ -8,6 +8,7 @@ share one step, and optimizers that take turns have steps of their own.
 from __future__ import annotations
 
 import functools
+import math
 import sys
 import threading
 import weakref
@@ -19,12 +20,13 @@ import torch
 from torch import nn
 
 from nbinspect import _torch
-from nbinspect.gradients import measure
-from nbinspect.gradients.collect import Final, Part, Writer, skipped
+from nbinspect.gradients import measure, samples
+from nbinspect.gradients.collect import Final, Writer, skipped
 from nbinspect.gradients.history import Builder, Passes
 from nbinspect.gradients.hooks import ParameterHooks, hook_new_parameters, hook_optimizers
 from nbinspect.gradients.losses import roots
 from nbinspect.gradients.names import Names, optimizer_name, parameters_of
+from nbinspect.gradients.parts import Part
 from nbinspect.gradients.records import GradientHistory, Rules
 from nbinspect.gradients.scaling import watch_scaler
 from nbinspect.tensors import class_name
@@ -66,6 +68,7 @@ class Stepping:
         hist: histograms every so many read steps.
         keep: steps to keep.
         light: make no copies.
+        exact: copy whole tensors, not samples.
         rules: of health.
 
     Attributes:
@@ -83,13 +86,14 @@ class Stepping:
         keep: int,
         *,
         light: bool,
+        exact: bool,
         rules: Rules,
     ) -> None:
         self.n_steps = 0
         self.is_broken = False
         self.lock = threading.RLock()
         self.aside_in = 0
-        self._every, self._hist, self._light = every, hist, light
+        self._every, self._hist, self._light, self._exact = every, hist, light, exact
         self._names = Names(model)
         self._builder = Builder(rules, keep)
         self._hooks = ParameterHooks(self._arrived)
@@ -129,9 +133,21 @@ class Stepping:
             if self._n_dropped:
                 self._note(f"{self._n_dropped} backward passes were followed by no step.")
             self._look_beside()
+            self._tell_samples()
         finally:
             self._ended = True
             self._let_go()
+
+    def _tell_samples(self) -> None:
+        large = [one for one in self._builder.parameters if one.n_elements > samples.WHOLE]
+        if large and not (self._light or self._exact):
+            self._note(
+                f"Updates and cosines of the {len(large)} parameters with more than "
+                f"{samples.WHOLE:,} elements come from a sample of each; --exact takes them whole."
+                if len(large) > 1
+                else f"The updates and cosines of `{large[0].name}` come from a sample of its "
+                f"{large[0].n_elements:,} elements; --exact takes them all."
+            )
 
     def _note(self, words: str) -> None:
         self._notes[words] = None
@@ -231,14 +247,13 @@ class Stepping:
 
     def _count_bad(self, solid: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
         """Look into gradients whose norm is not finite, where that costs no wait for a device."""
-        near = [(one, gradient) for one, gradient in solid if gradient.device.type == "cpu"]
-        finals = [self._finals[id(one)] for one, _ in near]
-        norms = measure.read([final.scalars[0] for final in finals])
-        for final, norm, (_, gradient) in zip(finals, norms, near, strict=True):
-            if norm - norm != 0:
-                final.bad = measure.count_bad(gradient)
-                if not any(final.bad):
-                    final.norm = measure.wide_norm(gradient)
+        for one, gradient in solid:
+            if gradient.is_cpu:
+                final = self._finals[id(one)]
+                if not math.isfinite(float(final.scalars[0])):
+                    final.bad = measure.count_bad(gradient)
+                    if not any(final.bad):
+                        final.scalars = (measure.wide_norm(gradient), *final.scalars[1:])
 
     def _is_owned(self, parameters: list[torch.Tensor]) -> bool:
         """Say whether any of these is an optimizer's, so that a write will come."""
@@ -326,7 +341,8 @@ class Stepping:
         writer = self._writers.get(id(optimizer))
         if writer is None or not writer.is_alive:
             self._writers = {key: one for key, one in self._writers.items() if one.is_alive}
-            writer = Writer(optimizer, optimizer_name(optimizer), light=self._light)
+            name = optimizer_name(optimizer)
+            writer = Writer(optimizer, name, light=self._light, exact=self._exact)
             self._writers[id(optimizer)] = writer
         return writer
 
@@ -459,8 +475,13 @@ class Stepping:
         has_optimizer = any(key != ITSELF for key in self._writers)
         self._beside = (tuple(frozen), tuple(left_out) if has_optimizer else ())
 
+    @guarded
+    def _settle(self) -> None:
+        self._builder.settle()
+
     def report(self) -> GradientHistory:
         """Give what there is so far."""
+        self._settle()
         with self.lock:
             frozen, without = self._beside
             return self._builder.report(

@@ -20,6 +20,7 @@ def gradwatch(
     hist: int = 0,
     keep: int = KEEP,
     light: bool = False,
+    exact: bool = False,
     rules: Rules | None = None,
 ) -> GradientWatch:
     """Answer what gradients do, step by step and layer by layer, and whether they are well.
@@ -32,6 +33,8 @@ def gradwatch(
         keep: how many steps to keep; beyond it older ones are thinned out, but for those that a
             finding names.
         light: make no copies of weights and gradients, and so tell no updates and no cosines.
+        exact: copy all of them. Without it, updates and cosines of a parameter with more than 65,536
+            elements are worked out from a sample, and are right within some hundredths.
         rules: thresholds of the health rules.
 
     Returns:
@@ -42,8 +45,9 @@ def gradwatch(
         ValueError: a number or the rules' range is out of range.
 
     **Cost**: a few fused passes over gradients and weights each step (benchmarks/RESULTS.md), and
-    one wait for the device. Unless `light`, a copy of the weights and one of the gradients. A
-    kept step takes 31 bytes a parameter. Results are bit-identical.
+    one wait for the device. Unless `light`, copies of samples, one of the weights and two of the
+    gradients, each a ninth of a large model; with `exact`, of all. A kept step takes 31 bytes a
+    parameter. Results are bit-identical.
     **Blind to**: gradients that never reach `.grad` (``torch.autograd.grad``), gradients clipped
     during backward by the user's own hooks, scalers other than torch's own, and other processes'
     parts of a sharded gradient. A loop that writes by itself has a step for each backward pass. A
@@ -55,7 +59,7 @@ def gradwatch(
     for name, number, least in (("every", every, 1), ("hist", hist, 0), ("keep", keep, 1)):
         if number < least:
             raise ValueError(f"{name} must be at least {least}, not {number}")
-    return GradientWatch(model, every, hist, keep, light=light, rules=rules or Rules())
+    return GradientWatch(model, every, hist, keep, light=light, exact=exact, rules=rules or Rules())
 
 
 class GradientWatch:
@@ -69,9 +73,10 @@ class GradientWatch:
         keep: int,
         *,
         light: bool,
+        exact: bool,
         rules: Rules,
     ) -> None:
-        self._stepping = Stepping(model, every, hist, keep, light=light, rules=rules)
+        self._stepping = Stepping(model, every, hist, keep, light=light, exact=exact, rules=rules)
         self._undo = ExitStack()
         self._has_begun = False
 

@@ -37,6 +37,7 @@ def gradwatch_options() -> Options:
             %%gradwatch --hist            # and count exponents every 20 read steps
             %%gradwatch --model net       # the parameters of net alone
             %%gradwatch --light           # make no copies: no updates, no cosines
+            %%gradwatch --exact           # updates, cosines of large parameters not by a sample
             %%gradwatch --range 1e-6 1e4  # what counts as small and as large
             %%gradwatch --against before  # beside an earlier record
             %%gradwatch -o report         # keep the record as report
@@ -61,6 +62,9 @@ def gradwatch_options() -> Options:
         "--keep", type=positive_int, default=1000, metavar="N", help="steps to keep (1000)"
     )
     options.add_argument("--light", action="store_true", help="no copies, so no updates, cosines")
+    options.add_argument(
+        "--exact", action="store_true", help="copy large parameters whole, not a sample of them"
+    )
     options.add_argument(
         "--range",
         type=threshold,
@@ -103,6 +107,7 @@ def open_gradwatch(options: argparse.Namespace) -> Any:
         hist=options.hist,
         keep=options.keep,
         light=options.light,
+        exact=options.exact,
         rules=nbinspect.Rules(*options.range),
     )
     if options.quiet:

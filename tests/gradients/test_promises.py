@@ -139,13 +139,24 @@ def test_an_error_of_ours_is_a_note(monkeypatch):
     assert "No backward pass" in w.report.text() or "None of" in w.report.text()
 
 
-def test_where_there_is_no_room_for_copies_the_rest_goes_on(monkeypatch):
-    from nbinspect import _torch
+def test_an_error_in_the_rules_is_a_note(monkeypatch):
+    from nbinspect.gradients.rules import Health
 
-    def full(*_):
+    monkeypatch.setattr(Health, "step", lambda *_: 1 / 0)
+    model = mlp()
+    with gradwatch() as w:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 40)
+    assert "an error of nbinspect's own: ZeroDivisionError" in w.report.notes[0]
+    assert w.report.findings == ()
+
+
+def test_where_there_is_no_room_for_copies_the_rest_goes_on(monkeypatch):
+    from nbinspect.gradients import samples
+
+    def full(*_, **__):
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(_torch, "copy_all", full)
+    monkeypatch.setattr(samples, "copy", full)
     model = mlp()
     with gradwatch() as w:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)

@@ -122,6 +122,91 @@ def test_a_norm_beyond_float32_is_infinite_in_no_step():
     assert (one.n_nan, one.n_inf) == (0, 0)
 
 
+def test_a_gradient_whose_squares_vanish_is_not_zero():
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    with gradwatch() as w:
+        for _ in range(4):
+            optimizer.zero_grad()
+            (weight * 1e-25).sum().backward()
+            optimizer.step()
+    assert w.report.steps[0].parameters[0].grad_norm == pytest.approx(2e-25, rel=1e-5)
+    assert w.report.findings == ()
+
+
+def sampled_and_exact(weight, gradients):
+    """Step through given gradients of one large weight, watched both ways."""
+    optimizer = torch.optim.Adam([weight], lr=1e-3)
+    with gradwatch() as w, gradwatch(exact=True) as all_of_it:
+        for gradient in gradients:
+            optimizer.zero_grad()
+            (weight * gradient).sum().backward()
+            optimizer.step()
+    pairs = zip(w.report.steps, all_of_it.report.steps, strict=True)
+    return [(a.parameters[0], b.parameters[0]) for a, b in pairs], w.report, all_of_it.report
+
+
+ROWS = torch.zeros(2000, 64)
+ROWS[::7] = 1
+
+
+@pytest.mark.parametrize(
+    "mask", [torch.ones(300, 400), (torch.arange(512) % 3 == 0).float().expand(256, 512), ROWS]
+)
+def test_a_sample_tells_updates_and_cosines_of_large_parameters(mask):
+    weight = torch.randn(mask.shape, requires_grad=True)
+    common = torch.randn(mask.shape)
+    gradients = [(common + torch.randn(mask.shape)) * mask for _ in range(3)]
+    pairs, report, exact = sampled_and_exact(weight, gradients)
+    for sampled, whole in pairs:
+        assert sampled.update_ratio == pytest.approx(whole.update_ratio, rel=0.05)
+        assert (sampled.cosine is None) == (whole.cosine is None)
+        if whole.cosine is not None:
+            assert sampled.cosine == pytest.approx(whole.cosine, abs=0.03)
+            assert whole.cosine == pytest.approx(0.5, abs=0.03)
+        assert sampled.grad_norm == whole.grad_norm
+        assert sampled.weight_norm == whole.weight_norm
+    assert "come from a sample of its" in report.notes[0]
+    assert exact.notes == ()
+
+
+def test_large_figures_are_those_computed_directly():
+    weight = torch.randn(600, 500, requires_grad=True)
+    gradient = torch.randn(600, 500) * (torch.rand(600, 500) > 0.25)
+    gradient[599, 499] = -9.0
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    with gradwatch(exact=True) as w:
+        (weight * gradient).sum().backward()
+        weight.grad.data.clamp_(min=-1, max=0)  # behind the back of the version counter
+        optimizer.step()
+    one, wide = w.report.steps[0].parameters[0], gradient.double()
+    assert one.grad_norm == pytest.approx(wide.norm().item(), rel=1e-5)
+    assert one.max_abs == 9
+    assert one.mean == pytest.approx(wide.mean().item(), rel=1e-3)
+    assert one.zero_share == pytest.approx((gradient >= 0).float().mean().item(), abs=1e-3)
+    clamped = wide.clamp(-1, 0)
+    assert one.written_norm == pytest.approx(clamped.norm().item(), rel=1e-5)
+    assert one.update_norm == pytest.approx(0.1 * clamped.norm().item(), rel=1e-3)
+
+
+@pytest.mark.parametrize("n_threads", [1, 4])
+def test_an_odd_layout_and_many_threads_give_the_same_figures(n_threads):
+    torch.set_num_threads(n_threads)
+    conv = nn.Conv2d(64, 130, 3).to(memory_format=torch.channels_last)
+    optimizer = torch.optim.SGD(conv.parameters(), lr=0.1)
+    with gradwatch() as w:
+        for _ in range(2):
+            conv.weight.grad = None
+            conv(torch.ones(1, 64, 4, 4)).square().sum().backward()
+            gradient = conv.weight.grad.double()
+            optimizer.step()
+    one = w.report.steps[1]["conv.weight"]
+    assert one.grad_norm == pytest.approx(gradient.norm().item(), rel=1e-5)
+    assert one.max_abs == pytest.approx(gradient.abs().max().item(), rel=1e-6)
+    assert one.update_norm == pytest.approx(0.1 * gradient.norm().item(), rel=0.05)
+    assert -1 <= one.cosine <= 1
+
+
 def test_nan_and_inf_are_counted_before_clipping_spreads_them():
     a, b = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
     optimizer = torch.optim.SGD([a, b], lr=0.1)
