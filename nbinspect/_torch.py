@@ -339,6 +339,43 @@ def leave_mode(mode: Any) -> None:
         _python_dispatch._push_mode(other)
 
 
+def take_off(mode: Any) -> bool:
+    """Take a dispatch mode off the stack of this moment only; say whether it was there."""
+    modes = [_pop_mode() for _ in range(_n_modes())]
+    for one in reversed(modes):
+        if one is not mode:
+            _python_dispatch._push_mode(one)
+    return any(one is mode for one in modes)
+
+
+def put_on(mode: Any) -> None:
+    """Undo `take_off`."""
+    _python_dispatch._push_mode(mode)
+
+
+@contextmanager
+def conjugating() -> Iterator[None]:
+    """Let kernels take complex conjugates and negatives, which torch cannot below a dispatch mode.
+
+    A kernel that is made of other operations would give another result otherwise, such as that of
+    ``linalg.pinv``.
+    """
+    keys = [key for key in _LAZY_KEYS if _is_excluded(key)]
+    for key in keys:
+        _set_excluded(key, False)
+    try:
+        yield
+    finally:
+        for key in keys:
+            _set_excluded(key, True)
+
+
+_keys = getattr(torch._C, "DispatchKey", None)
+_LAZY_KEYS = [getattr(_keys, name) for name in ("Conjugate", "Negative") if hasattr(_keys, name)]
+_is_excluded = getattr(torch._C, "_dispatch_tls_is_dispatch_key_excluded", _never)
+_set_excluded = getattr(torch._C, "_dispatch_tls_set_dispatch_key_excluded", _nothing)
+
+
 def _no_compiler(_callback: Any) -> Any:
     """Stand in where this torch has no hook for its compiler."""
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbinspect import _torch, notebook
@@ -55,7 +55,11 @@ class _Mode(TorchDispatchMode):
             kwargs = kwargs or {}
             if self._before is not None:
                 self._before(func, args, kwargs)
-            result = func(*args, **kwargs)
+            if args and type(args[0]) is Tensor and args[0].is_complex():
+                with _torch.conjugating():
+                    result = func(*args, **kwargs)
+            else:
+                result = func(*args, **kwargs)
             self._subscriber(func, args, kwargs, result)
             return result
         finally:
@@ -172,6 +176,17 @@ class OpStream:
 
     def __exit__(self, *error: object) -> None:
         _torch.leave_mode(self._mode)
+
+    def step_aside(self) -> bool:
+        """Leave the stack for the autograd node that is about to run; say whether it was there.
+
+        torch itself puts it back if that node raises.
+        """
+        return _torch.take_off(self._mode)
+
+    def come_back(self) -> None:
+        """Return from `step_aside`."""
+        _torch.put_on(self._mode)
 
 
 def user_site(frame: FrameType | None) -> Site:

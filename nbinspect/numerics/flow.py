@@ -21,11 +21,12 @@ from nbinspect import _torch
 from nbinspect.numerics.check import PLAIN, WIDE, can_be_bad, dense_parts, flags, is_bad, tensors_in
 from nbinspect.numerics.deferred import Deferred
 from nbinspect.numerics.events import Circumstances, Event, Place, judged, numbers_in, unseen
+from nbinspect.numerics.formulas import Formulas
 from nbinspect.numerics.operands import first_bad, operand, operands
 from nbinspect.numerics.phrasing import labelled
 from nbinspect.numerics.plans import Plan, plan, written_values
 from nbinspect.numerics.sites import NOWHERE, ForwardSites, Spot, runs_users_code, spot
-from nbinspect.ops import ModuleNames
+from nbinspect.ops import ModuleNames, OpStream
 
 _DEPTH = 2  # from a subscriber up to the dispatch mode
 _MOST_DETAILS = 200  # of a step, described value by value
@@ -110,6 +111,7 @@ class Flow:
         self.modules = ModuleNames()
         self.sites = ForwardSites()
         self.failed = ""
+        self._formulas = Formulas(self)
         self._name_of = name_of
         self._waits_for = waits_for
         self._deferred = Deferred(self._known_or_new)
@@ -127,10 +129,30 @@ class Flow:
         self._n_details = 0
         self._open.clear()
         self.sites.next_step()
+        self._formulas.forget_old()
         self._tainted = {key: one for key, one in self._tainted.items() if one() is not None}
+
+    def stream(self, *, eager: bool = False) -> OpStream:
+        """Make the stream that this subscribes to.
+
+        Args:
+            eager: run compiled functions eagerly.
+        """
+        made = OpStream(self, before=self.before, eager=eager)
+        self._formulas.stream = made
+        return made
+
+    def backward_begins(self) -> None:
+        """Prepare for the nodes of the last operations."""
+        self._formulas.adopt()
+
+    def end_stream(self) -> None:
+        """Leave nothing on the user's autograd graph."""
+        self._formulas.release()
 
     def close(self) -> None:
         """Hold nothing any longer but what the report is made of."""
+        self.end_stream()
         self._tainted.clear()
         self._before.clear()
         self._leaves.clear()
@@ -156,7 +178,10 @@ class Flow:
             return
         try:
             self.n_ops += 1
+            self._formulas.adopt()
             seen = plan(func)
+            if seen.by_two_ways:
+                self._formulas.note(result)
             number = _torch.next_sequence_number()
             if (
                 number is not None

@@ -26,6 +26,15 @@ _MOVES_ONLY = frozenset(
 # In an optimizer these get averages, squares and decays of finite values, of which they cannot
 # make a NaN or Inf; they are half of its work.
 _STAYS_IN_RANGE = frozenset({"lerp", "mul", "sqrt", "maximum", "neg", "zero"})
+# See `formulas`.
+_BY_TWO_WAYS = frozenset(
+    {
+        "aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default", "aten.cumprod_.default",
+        "aten.max.default", "aten.min.default", "aten.median.default", "aten.nanmedian.default",
+        "aten.masked_fill.Tensor", "aten.masked_fill_.Tensor", "aten.linalg_eig.default",
+        "aten._linalg_eigh.default",
+    }
+)  # fmt: skip
 READS_NUMBER = "_local_scalar_dense"
 
 
@@ -41,6 +50,7 @@ class Plan(NamedTuple):
         pointwise: each value of its result comes from the values at the same place.
         reads_number: gives a Python number.
         tame: makes nothing bad of what an optimizer gives it.
+        by_two_ways: its backward is another one under a dispatch mode.
     """
 
     op: str
@@ -51,6 +61,7 @@ class Plan(NamedTuple):
     pointwise: bool
     reads_number: bool
     tame: bool
+    by_two_ways: bool
 
 
 @lru_cache(maxsize=4096)
@@ -71,6 +82,7 @@ def plan(func: Any) -> Plan:
         torch.Tag.pointwise in getattr(func, "tags", ()),
         name == READS_NUMBER,
         base in _STAYS_IN_RANGE,
+        str(func) in _BY_TWO_WAYS,
     )
 
 

@@ -22,7 +22,6 @@ from nbinspect.numerics.starts import Starts, running
 from nbinspect.numerics.steps import Steps
 from nbinspect.numerics.turn import RefusedError, SideEffectError, one_turn
 from nbinspect.numerics.undisturbed import undisturbed
-from nbinspect.ops import OpStream
 
 
 class _Enough(BaseException):
@@ -122,7 +121,8 @@ class Replay:
             if not force:
                 undo.enter_context(harmless())
             undo.enter_context(steps.told_to(self))
-            undo.enter_context(OpStream(self._flow, before=self._flow.before, eager=True))
+            undo.callback(self._flow.end_stream)
+            undo.enter_context(self._flow.stream(eager=True))
             outcome.says = self._run(turn.run, turn.what)
         outcome.n_ops = self._flow.n_ops
         return outcome
@@ -144,6 +144,7 @@ class Replay:
 
     def before_backward(self, roots: list[torch.Tensor]) -> None:
         """Keep the loss."""
+        self._flow.backward_begins()
         with undisturbed():
             self.loss = loss_value(roots)
 
@@ -232,7 +233,7 @@ def update_again(
         undo.enter_context(torch.no_grad())
         copied = _copied(optimizer, parameter)
         undo.enter_context(steps.told_to(_Deaf()))
-        undo.enter_context(OpStream(flow, before=flow.before))
+        undo.enter_context(flow.stream())
         flow.in_optimizer = True
         try:
             copied.step()

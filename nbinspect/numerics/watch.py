@@ -23,7 +23,6 @@ from nbinspect.numerics.replay import Outcome, Replay, loss_value, same_bits, up
 from nbinspect.numerics.starts import Starts
 from nbinspect.numerics.steps import Steps, parameters
 from nbinspect.numerics.undisturbed import undisturbed
-from nbinspect.ops import OpStream
 from nbinspect.tensors import is_tensor
 
 _BUFFERS_EVERY = 10  # steps of a light watch
@@ -69,9 +68,10 @@ def nanwatch(
     is looked at and whose update runs again if it was bad: 1.1 to 1.3 times a training step, more
     for one of a few ms; `make bench` tells. Light: within a few percent. Either synchronises with the
     device for the loss, the gradients and the parameters of a step; between them exact mode leaves
-    its verdicts there, unless `sync`. Results are bit-identical, except that in exact mode
-    the gradient of ``prod`` may differ in its last bit, and ``linalg_eig`` may not raise where it
-    does without; torch seems to compute them otherwise under a dispatch mode.
+    its verdicts there, unless `sync`. Results are bit-identical, but for one case: singular values
+    and eigenvalues of a matrix that needs no gradient, alone (``svdvals``, ``eigvalsh``, ``cond``,
+    the spectral norm), which torch computes with their vectors under a dispatch mode, so that the
+    last bit may differ in exact mode.
     Blind to: operations in other threads, in NumPy and inside compiled functions unless `eager`
     (what they make is found, but not where); kernels' insides. A faulty value that is finite.
     In light mode the operation is unknown where the step cannot be run again, which the report
@@ -112,7 +112,7 @@ class NanWatch:
         # Where verdicts are put off the values are gone, and running the step again shows them.
         devices = map(torch.device, (*_torch.accelerators(), "cpu"))
         self._replays = light or not all(map(waits_for, devices))
-        self._stream = OpStream(self._flow, before=self._flow.before, eager=eager)
+        self._stream = self._flow.stream(eager=eager)
         self._findings = Findings(self._flow)
         self._steps = Steps(self)
         self._undo = ExitStack()
@@ -193,6 +193,7 @@ class NanWatch:
     def before_backward(self, roots: list[torch.Tensor]) -> None:
         """Remember the loss while it is there."""
         self._wake()  # an optimizer that raised has not told that it ended
+        self._flow.backward_begins()
         if self._on:
             with undisturbed():
                 self._loss = loss_value(roots)

@@ -545,6 +545,16 @@ def clamp_that_bfloat16_rounds_away() -> Step:
     return step
 
 
+@fault("prod_backward", "grad", "backward", node="ProdBackward0", why="overflows float32")
+def product_of_factors_far_apart() -> Step:
+    w = nn.Parameter(torch.tensor([1e20, 1e-30, 1e20]))
+
+    def step() -> None:
+        w.prod().backward()  # <- here
+
+    return step
+
+
 @fault("pow", "grad", "backward", node="PowBackward0", why="infinite at 0")
 def power_below_one_at_zero() -> Step:
     w = nn.Parameter(torch.tensor([0.0, 4.0]))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import math
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -16,12 +18,19 @@ from torch.utils._pytree import tree_leaves, tree_map
 
 from nbinspect import nanwatch
 
-N_SAMPLES = 1
+N_SAMPLES = 2
 ENOUGH = 0.95  # of the entries; the others differ from run to run without us
 N_TRIES = 5  # runs without us, if a watched one differs, before it is held against us
-# torch itself takes another way through their backward while any dispatch mode is active: the last
-# bit of prod's gradient may differ, and linalg_eig does not check what it is asked for.
-OTHER_FORMULA = {"prod", "masked_prod", "linalg_eig"}
+# torch itself takes another way through their backward while any dispatch mode is active, or through
+# what they are made of if the numbers are complex: all of their samples are tried.
+BY_TWO_WAYS = {
+    torch.float32: {
+        "prod", "masked_prod", "cumprod", "masked_fill", "max_reduction_no_dim", "median",
+        "min_reduction_no_dim", "nanmedian", "aminmax", "amax", "linalg_eig", "linalg_eigh",
+    },
+    torch.complex64: {"prod", "cumprod", "linalg_eigh", "linalg_pinv", "pinverse"},
+}  # fmt: skip
+START = torch.get_rng_state()
 
 
 def bits(value: Any) -> Any:
@@ -52,10 +61,16 @@ def copied(value: Any) -> Any:
     return tree_map(one, value)
 
 
-def outcome(call: Callable[..., Any], sample: Any) -> list[Any]:
-    """Run an operation and its backward, and give all that came of it."""
+def outcome(call: Callable[..., Any], sample: Any, grad: float = 1.0) -> list[Any]:
+    """Run an operation and its backward, and give all that came of it.
+
+    Args:
+        call: the operation.
+        sample: its arguments.
+        grad: the gradients that backward starts from.
+    """
     given = copied((sample.input, sample.args, sample.kwargs))
-    torch.manual_seed(0)
+    torch.set_rng_state(START)  # `manual_seed` asks every kind of device
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -63,7 +78,7 @@ def outcome(call: Callable[..., Any], sample: Any) -> list[Any]:
             roots = [one for one in found if isinstance(one, torch.Tensor) and one.requires_grad]
             leaves = [one for one in tree_leaves(given) if isinstance(one, torch.Tensor)]
             if roots:
-                torch.autograd.backward(roots, [torch.ones_like(one) for one in roots])
+                torch.autograd.backward(roots, [torch.full_like(one, grad) for one in roots])
             return [bits(one) for one in [*found, *leaves, *(one.grad for one in leaves)]] + [
                 bits(torch.get_rng_state())
             ]
@@ -86,12 +101,22 @@ def calls(op: OpInfo) -> Iterator[Callable[..., Any]]:
         yield lambda first, *args, **kwargs: op.get_inplace()(first.clone(), *args, **kwargs)
 
 
+def samples(op: OpInfo, dtype: torch.dtype, *, requires_grad: bool) -> Iterator[Any]:
+    """Give an entry's samples, the same each time.
+
+    `op.sample_inputs` would ask for the source of every running function, ten times as long as all
+    the rest.
+    """
+    torch.set_rng_state(START)
+    yield from op.sample_inputs_func(op, "cpu", dtype, requires_grad)
+
+
 def check(op: OpInfo, dtype: torch.dtype, *, light: bool) -> tuple[str, list[str]]:
     """Run an entry plain and watched; say whether it ran, and what differs."""
     backward = dtype in op.supported_backward_dtypes("cpu")
     wrong = []
     n_ran = 0
-    for sample in islice(op.sample_inputs("cpu", dtype, requires_grad=backward), N_SAMPLES):
+    for sample in islice(samples(op, dtype, requires_grad=backward), N_SAMPLES):
         for call in calls(op):
             plain = outcome(call, sample)
             for is_light in {False, light}:
@@ -115,7 +140,7 @@ def varies(call: Callable[..., Any], sample: Any, plain: list[Any]) -> bool:
 @pytest.mark.keeps_tensors(reason="torch's database keeps samples itself")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
 def test_same_bits(dtype: torch.dtype) -> None:
-    known = [(op, dtype_of(op, dtype)) for op in op_db if op.formatted_name not in OTHER_FORMULA]
+    known = [(op, dtype_of(op, dtype)) for op in op_db]
     found = {
         op.formatted_name: check(op, own, light=i % 10 == 0)
         for i, (op, own) in enumerate(known)
@@ -124,4 +149,24 @@ def test_same_bits(dtype: torch.dtype) -> None:
     left_out = [name for name, (what, _) in found.items() if what != "ran"]
     print(f"{dtype}: {len(found)} entries, left out: {left_out}")
     assert not [one for _, wrong in found.values() for one in wrong]
-    assert len(found) - len(left_out) >= ENOUGH * (len(found) + len(OTHER_FORMULA))
+    assert len(found) - len(left_out) >= ENOUGH * len(found)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.keeps_tensors(reason="torch's database keeps samples itself")
+@pytest.mark.parametrize("dtype", BY_TWO_WAYS, ids=str)
+def test_same_bits_where_torch_has_two_ways(dtype: torch.dtype) -> None:
+    """Also of gradients below 0 and infinite ones, and where torch refuses."""
+    wrong, known = [], {op.formatted_name: op for op in op_db}
+    for name in BY_TWO_WAYS[dtype]:
+        for sample in samples(known[name], dtype, requires_grad=True):
+            for grad in (-1.5, math.inf):
+                run = functools.partial(outcome, known[name], sample, grad)
+                plain = run()
+                with nanwatch(stop=False) as watch:
+                    watched = run()
+                assert not watch.report.notes
+                assert not _get_current_dispatch_mode_stack()
+                if watched != plain and all(run() == plain for _ in range(N_TRIES)):
+                    wrong.append((name, grad))
+    assert not wrong

@@ -460,3 +460,18 @@ def test_a_mistake_of_our_own_does_not_end_the_users_loop(monkeypatch, where, li
     torch.testing.assert_close(weight.detach(), torch.full((3,), 0.8**3))
     failed = [note for note in watch.report.notes if "a mistake of ours" in note]
     assert bool(failed) == (where != "Flow._note_forward" or not light)
+
+
+def test_nodes_that_run_unwatched_are_left_as_they_were() -> None:
+    """The formulas that torch takes another way through under a mode are looked at by hooks."""
+    w = nn.Parameter(torch.tensor([2.0, 3.0, -0.0]))
+    with nanwatch(stop=False) as watch:
+        product = w.prod()
+        product.backward(torch.tensor(-1.0), retain_graph=True)
+        again = w.cumprod(0).sum()
+        again.backward(retain_graph=True)
+    seen = watch.report.n_ops
+    w.grad = None
+    product.backward(torch.tensor(-1.0))
+    torch.testing.assert_close(w.grad, torch.tensor([0.0, 0.0, -6.0]))
+    assert watch.report.n_ops == seen
