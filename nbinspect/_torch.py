@@ -232,6 +232,29 @@ def saved_tensor_type() -> type:
     return found
 
 
+SCRIPT_MEMBERS = ("parameter ", "buffer ")
+"""How the names begin that `script_tensors` gives."""
+
+
+def script_module_type() -> type:
+    """Give the type of TorchScript's modules, made by script, trace or load."""
+    from torch.jit import ScriptModule
+
+    return ScriptModule
+
+
+def script_tensors(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield ("parameter weight", tensor) for what a TorchScript module itself holds in C++.
+
+    A tensor that C++ alone holds gets a Python side by this, which goes when it is let go.
+    """
+    native = module.__dict__.get("_c")
+    lists: tuple[Any, Any] = (torch._C.ParameterDict, torch._C.BufferDict)
+    for prefix, members in zip(SCRIPT_MEMBERS, lists, strict=True):
+        if isinstance(native, torch._C.ScriptModule):
+            yield from ((prefix + name, tensor) for name, tensor in members(native).items())
+
+
 _slots: dict[type, tuple[str, ...]] = {}
 
 

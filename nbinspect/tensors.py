@@ -45,8 +45,8 @@ def node_name(node: Any) -> str:
     return str(node.name()).rpartition("::")[2]
 
 
-def _is_tensor_or_node_type(kind: type) -> bool:
-    return issubclass(kind, torch.Tensor) or _is_node_type(kind)
+def _holds_from_native(kind: type) -> bool:
+    return issubclass(kind, torch.Tensor | _torch.script_module_type()) or _is_node_type(kind)
 
 
 def _is_node_type(kind: type) -> bool:
@@ -79,12 +79,12 @@ def tensors_of_python() -> list[Any]:
     return [one for one in gc.get_referrers(*kinds) if is_tensor(one)]
 
 
-def tensors_and_nodes(objects: list[Any]) -> list[Any]:
-    """Pick the tensors and autograd nodes; one question per type, not per object."""
+def native_holders(objects: list[Any]) -> list[Any]:
+    """Pick tensors, autograd nodes and TorchScript modules; one question per type, not per object."""
     keys = addresses(map(type, objects), len(objects))
     # By address: a metaclass may have a `__hash__` or `__eq__` of its own.
     distinct, places = np.unique(keys, return_index=True)
-    wanted = [_is_tensor_or_node_type(type(objects[place])) for place in places.tolist()]
+    wanted = [_holds_from_native(type(objects[place])) for place in places.tolist()]
     chosen = np.flatnonzero(np.isin(keys, distinct[wanted]))
     return [objects[place] for place in chosen.tolist()]
 

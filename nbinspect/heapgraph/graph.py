@@ -16,7 +16,7 @@ from nbinspect.heapgraph.index import HeapIndex
 from nbinspect.heapgraph.native import Reference, node_cap, walk
 from nbinspect.heapgraph.objects import own_dict
 from nbinspect.heapgraph.roots import Root, roots
-from nbinspect.tensors import class_dict, is_node, is_tensor, tensors_and_nodes
+from nbinspect.tensors import class_dict, is_node, is_tensor, native_holders
 
 
 @contextmanager
@@ -72,7 +72,7 @@ class HeapGraph:
 
     def _add_tensors(self, cap: int) -> bool:
         """Add tensors, autograd nodes and what leads to them; say whether that is all."""
-        targets = tensors_and_nodes(self._index.objects)
+        targets = native_holders(self._index.objects)
         self.objects.update((id(one), one) for one in targets)
         self._in_index.update(self.objects)
         native = walk(targets, cap)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from nbinspect import notebook
+from nbinspect import _torch, notebook
 from nbinspect.heapgraph.go_betweens import SUSPENDED
 from nbinspect.heapgraph.labelling import Label, Step
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
@@ -231,6 +231,8 @@ def _native_step(label: Label, slot: str) -> Step:
         return Step("variable", Label(f"(leaf of {text})"))
     if slot == "array":
         return Step("ndarray", Label(text))
+    if slot.startswith(_torch.SCRIPT_MEMBERS):
+        return Step("attribute", Label(f"{text}{label.joint}{slot.partition(' ')[2]}"))
     if slot.startswith("saved "):
         return Step("saved_tensor", Label(f"{text} saved {slot[6:]}"))
     return Step("other", Label(text))

@@ -68,8 +68,14 @@ def node_cap() -> int:
 
 
 def owned(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (slot, object, counted) for each object that a tensor or node holds from C++."""
-    return _owned_by_tensor(value) if is_tensor(value) else _owned_by_node(value)
+    """Yield (slot, object, counted) for each that a tensor, node or script module holds from C++."""
+    if is_tensor(value):
+        return _owned_by_tensor(value)
+    return _owned_by_script(value) if _is_script(value) else _owned_by_node(value)
+
+
+def _is_script(value: Any) -> bool:
+    return issubclass(type(value), _torch.script_module_type())
 
 
 def _owned_by_tensor(tensor: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -93,11 +99,15 @@ def _owned_by_node(node: Any) -> Iterator[tuple[str, Any, bool]]:
         yield "variable", node.variable, True
 
 
+def _owned_by_script(module: Any) -> Iterator[tuple[str, Any, bool]]:
+    yield from ((name, tensor, True) for name, tensor in _torch.script_tensors(module))
+
+
 def walk(seeds: list[Any], cap: int) -> NativeWalk:
-    """Follow C++ references from tensors and autograd nodes.
+    """Follow C++ references from tensors, autograd nodes and TorchScript's modules.
 
     Args:
-        seeds: where to start: all tensors and nodes that Python's collector tracks.
+        seeds: where to start: all of these that Python's collector tracks.
         cap: how many autograd nodes to look at; `node_cap` says what is safe.
 
     Cost: about 10 µs a node; wraps each node for its life; runs no hook, so a checkpointed
@@ -108,8 +118,11 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
     """
     # By address, since the collector's own order changes between two walks.
     tensors = sorted((one for one in seeds if is_tensor(one)), key=id)
-    nodes = sorted((one for one in seeds if not is_tensor(one)), key=id)
+    scripts = [one for one in seeds if _is_script(one)]
+    nodes = sorted((one for one in seeds if not (is_tensor(one) or _is_script(one))), key=id)
     result = NativeWalk({id(one): one for one in tensors})
+    for one in scripts:
+        _visit(one, result, tensors, set())  # its tensors may have no Python side until now
     wrapped = set(map(id, nodes))
     todo, n_nodes, n_wrapped = deque(tensors), 0, len(nodes)
     seen = set[int]()
@@ -132,7 +145,7 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
     return result
 
 
-def _visit(value: Any, result: NativeWalk, todo: deque[Any], wrapped: set[int]) -> int:
+def _visit(value: Any, result: NativeWalk, todo: deque[Any] | list[Any], wrapped: set[int]) -> int:
     """Note what `value` holds, queue it, and give how many nodes that wrapped."""
     found, parent, n_wrapped = result.found, id(value), 0
     found[parent] = value

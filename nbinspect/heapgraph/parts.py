@@ -128,6 +128,10 @@ def attribute(holder: Label, key: str) -> Label:
     """Name an attribute of a holder; a module's own dictionaries and its hooks have no names."""
     if holder.context == "module attributes" and key in MEMBER_DICTS:
         return Label(holder.text, "members")
+    if key == "_python_modules":  # of TorchScript's list of submodules
+        return Label(holder.text, "members")
+    if key == "_actual_script_module":  # has the names of the traced module that it is in
+        return Label(holder.text)
     if "hooks" in key:
         return Label(holder.text, "hooks", (key,))
     return Label(f"{holder.text}{holder.joint}{key}")

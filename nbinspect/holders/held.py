@@ -97,7 +97,8 @@ def census(cap: int | None = None, meet: Callable[[Iterable[Any]], None] | None 
     synchronises nothing, allocates nothing on a device, collects nothing, runs no hook and none of
     the user's code.
     Blind to: memory that no Python object leads to (library workspaces, DDP buckets, autocast's
-    cache, TorchScript and DLPack), and values of a running expression that have no name yet.
+    cache, constants of TorchScript, packed weights of quantized modules, DLPack), and values of a
+    running expression that have no name yet.
     """
     with collector_paused(), looking():
         graph = HeapGraph(gc.get_objects(), cap)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from nbinspect import notebook
+from nbinspect import _torch, notebook
 from nbinspect.heapgraph.graph import HeapGraph
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import Reader
@@ -252,4 +252,6 @@ def _cut(name: str) -> str:
 def _native_kind(kind: str, slot: str) -> str:
     if slot == "grad":
         return "GRADIENT"
+    if slot.startswith(_torch.SCRIPT_MEMBERS):
+        return slot.partition(" ")[0].upper()
     return kind if slot in {"base", "array"} else "SAVED_FOR_BACKWARD"

@@ -31,9 +31,9 @@ from nbinspect.tensors import (
     is_node,
     is_tensor,
     looking,
+    native_holders,
     parts,
     storage_bytes,
-    tensors_and_nodes,
 )
 
 IMMORTAL = (type(None), bool, type(Ellipsis), type(NotImplemented))
@@ -150,7 +150,7 @@ def _targets(box: list[Any]) -> list[Any]:
     if not isinstance_of(box[0], torch.UntypedStorage):
         return [box[0]]  # a list of its own, since the search empties it
     handle = _torch.handle(box[0])
-    found = walk(tensors_and_nodes(gc.get_objects()), node_cap()).found.values()
+    found = walk(native_holders(gc.get_objects()), node_cap()).found.values()
     sharing = [one for one in found if is_tensor(one) and handle in _handles(one)]
     return sharing or [box[0]]
 

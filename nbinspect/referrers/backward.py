@@ -16,7 +16,7 @@ from nbinspect.heapgraph.graph import Unexplained, leads_nowhere
 from nbinspect.heapgraph.index import HeapIndex
 from nbinspect.heapgraph.native import NativeWalk, Reference, node_cap, walk
 from nbinspect.heapgraph.roots import Root, roots
-from nbinspect.tensors import is_node, is_tensor, tensors_and_nodes, tensors_of_python
+from nbinspect.tensors import is_node, is_tensor, native_holders, tensors_of_python
 
 WIDE = 24  # objects on one level; more are cheaper to find in an index of the whole heap
 DEEP = 20  # levels; an index pays for more
@@ -237,7 +237,7 @@ class Backward:
         """
         if self.native is not None and not from_nodes:
             return
-        seeds = tensors_and_nodes(gc.get_objects()) if from_nodes else tensors_of_python()
+        seeds = native_holders(gc.get_objects()) if from_nodes else tensors_of_python()
         native = self.native = walk(seeds, node_cap())
         self.ours |= {id(native.found), id(native.references), id(native.links), id(seeds)}
         self.native_holders.clear()

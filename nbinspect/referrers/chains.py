@@ -8,7 +8,7 @@ import itertools
 import types
 from typing import Any
 
-from nbinspect import notebook
+from nbinspect import _torch, notebook
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import Reference
@@ -139,7 +139,7 @@ class Narrator:
             name = node_name(child)
             text = name if slot == "next" else f"grad_fn {name}"
             return step._replace(label=Label(text))
-        if slot:
+        if slot and not slot.startswith(_torch.SCRIPT_MEMBERS):
             shown = {"grad": ".grad", "base": "._base", "array": "the array's tensor"}
             return step._replace(label=Label(shown.get(slot, slot)))
         if step.edge in {"cell", "frame", "generator", "exception"}:

@@ -76,8 +76,27 @@ import gc, torch
 traced = torch.jit.trace(torch.nn.Linear(9, 9, bias=False), torch.ones(1, 9))
 gc.collect()
 """,
-        {("OTHER", "tensor 9x9 float32"): 324, ("OTHER", "tensor 1x9 float32"): 36},
-        also={"tensor 9x9 float32": "TorchScript"},
+        {("PARAMETER", "traced.weight"): 324, ("OTHER", "tensor 1x9 float32"): 36},
+        also={"tensor 1x9 float32": "TorchScript"},
+    ),
+    Planted(
+        "TorchScript that was loaded, whose tensors C++ alone holds",
+        """
+import gc, io, torch
+inner = torch.nn.Sequential(torch.nn.Linear(9, 9, bias=False), torch.nn.BatchNorm1d(5, affine=False))
+file = io.BytesIO()
+torch.jit.save(torch.jit.script(torch.nn.Sequential(inner)), file)
+file.seek(0)
+net = torch.jit.load(file)
+del inner, file
+gc.collect()
+""",
+        {
+            ("PARAMETER", "net.0.0.weight"): 324,
+            ("BUFFER", "net.0.1.running_mean"): 20,
+            ("BUFFER", "net.0.1.running_var"): 20,
+            ("BUFFER", "net.0.1.num_batches_tracked"): 8,
+        },
     ),
     Planted(
         "forward-mode gradients",

@@ -42,6 +42,19 @@ del hidden
         edge="saved_tensor",
     ),
     Case(
+        name="a parameter that TorchScript alone holds",
+        code="""
+import io
+file = io.BytesIO()
+torch.jit.save(torch.jit.script(nn.Sequential(nn.Linear(64, 64))), file)
+file.seek(0)
+served = torch.jit.load(file)
+probe = weakref.ref(getattr(served, "0").weight)
+""",
+        names=("served.0.weight",),
+        edge="attribute",
+    ),
+    Case(
         name="outputs not detached",
         code="""
 encoder, head, outputs = nn.Linear(32, 128), nn.Linear(128, 10), []
