@@ -46,7 +46,7 @@ def memwatch(*, exact: bool = False, eager: bool = False, top: int = 10) -> Memo
     Cost: a census before and after (see `gpumem`), and about 20 µs an operation in between: 1.4x a
     small transformer's training step, 3.6x one of an MLP that takes 0.7 ms (benchmarks/RESULTS.md).
     Does not synchronise, collect garbage or reset a counter; results are bit-identical.
-    Blind to: what kernels allocate inside unless `exact` (a convolution's workspace), other
+    Blind to: what kernels allocate inside unless `exact` (a convolution's, LSTM's or sort's), other
     threads' operations, the inside of compiled functions unless `eager`. What ends between two
     operations shows in the timeline at the second.
     Source: a dispatch mode and weak references to storages; on CUDA also the allocator's peak
@@ -189,7 +189,7 @@ class MemoryWatch:
         notes = list(dict.fromkeys(note for one in self._before.devices for note in one.notes))
         if "cpu" not in events:
             notes.append(
-                "What kernels allocate inside (a convolution's workspace on the CPU) is not in "
+                "What kernels allocate inside (on the CPU: convolutions, LSTMs, attention, sorts) is not in "
                 "these figures; --exact counts it."
             )
         notes += [f"No allocator log: {one.why_not}." for one in self._recordings if one.why_not]
