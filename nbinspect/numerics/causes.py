@@ -186,6 +186,12 @@ def _literal(seen: Seen) -> Cause:
             "skip the rows in which everything is masked, or fill with torch.finfo(x.dtype).min",
             certain=True,
         )
+    if event.phase == "optimizer" and "step" in seen.line:
+        return Cause(
+            f"The optimizer was given {what} as a setting, such as its learning rate or a decay.",
+            "look at optimizer.param_groups: a schedule that divides by 0, say, gives such a rate",
+            certain=True,
+        )
     return Cause(f"{text}, and nothing takes it away again before it counts.", "", certain=True)
 
 

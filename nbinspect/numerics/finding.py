@@ -95,6 +95,7 @@ class Findings:
         self._of_loss: _Case | None = None  # the case of the loss whose backward ran last
         self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
         self._old_buffers: dict[int, int] = {}
+        self._were_good: list[weakref.ref[torch.Tensor]] = []
         self._buffers: dict[tuple[int, str], _Buffer] = {}
         self._n_looks = 0  # at the buffers
 
@@ -161,10 +162,18 @@ class Findings:
         meant = {id(one) for one in bad_ones(found) if not flags(one)[0] and is_mask(one)}
         return self.bad("buffer", [one for one in found if id(one) not in meant])
 
-    def note_old_buffers(self) -> None:
-        """Remember which buffers are bad already."""
+    def note_start(self) -> None:
+        """Remember which buffers are bad already, and which parameters are not."""
         found = bad_ones(self._float_buffers())
         self._old_buffers = {id(one): one._version for one in found}  # noqa: SLF001 - documented
+        seen = _parameters_in_sight()
+        bad = {id(one) for one in bad_ones(seen)}
+        self._were_good = [weakref.ref(one) for one in seen if id(one) not in bad]
+
+    def spoilt(self) -> list[Bad]:
+        """Look at all parameters that were good at the start, also those that nothing trains."""
+        here = [one for ref in self._were_good if (one := ref()) is not None]
+        return self.bad("parameter", here)
 
     def _float_buffers(self) -> list[torch.Tensor]:
         return [one.tensor for one in self.buffers() if can_be_bad(one.tensor)]
@@ -185,7 +194,7 @@ class Findings:
 
     def learn_buffers(self) -> None:
         """Look for modules that have names now."""
-        for ref, name, full_name in _buffers_in_sight():
+        for ref, name, full_name in _buffers_in_sight(self._flow.modules.named()):
             self._buffers.setdefault((id(ref()), name), (ref, name, full_name))
 
     def _old_name(self, place: str, tensor: torch.Tensor) -> str:
@@ -469,13 +478,26 @@ def _plain_name(place: str, tensor: torch.Tensor) -> str:
     return place if place == "loss" else f"a {place} of {describe(tensor)}"
 
 
-def _buffers_in_sight() -> Iterator[_Buffer]:
+def _parameters_in_sight() -> list[torch.Tensor]:
+    names = Names()
+    try:
+        found = {id(one): one for module in names.modules for one in module.parameters()}
+        return [one for one in found.values() if can_be_bad(one)]
+    finally:
+        names.close()
+
+
+def _buffers_in_sight(ran: list[tuple[nn.Module, str]]) -> Iterator[_Buffer]:
+    """Yield the buffers of the modules that have names, and of those that were seen to run."""
     names = Names()
     try:
         modules = {id(one): one for module in names.modules for one in module.modules()}
+        own_names = {id(one): name for one, name in ran}
+        modules.update((id(one), one) for one, _ in ran)
         for one in modules.values():
             for name, value in one._buffers.items():  # noqa: SLF001 - what `buffers()` reads
                 if value is not None:
-                    yield weakref.ref(one), name, names(value)
+                    own = own_names.get(id(one), "")
+                    yield weakref.ref(one), name, names(value) or (f"{own}.{name}" if own else "")
     finally:
         names.close()

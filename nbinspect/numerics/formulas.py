@@ -10,6 +10,7 @@ Which operations these are, `plans` says. Source: the callers of ``dispatch_mode
 
 from __future__ import annotations
 
+import re
 import weakref
 from collections.abc import Callable
 from functools import lru_cache
@@ -29,11 +30,9 @@ class Formula:
 
     def __init__(self, node_name: str) -> None:
         family = node_name.rstrip("0123456789").removesuffix("Backward")
-        self._name = f"aten.{family.lower()}_backward"
-        names = ("grad", "saved")
-        self._schema = SimpleNamespace(
-            arguments=[SimpleNamespace(name=name, alias_info=None) for name in names]
-        )
+        snake = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", family).lower()
+        self._name = f"aten.{snake}_backward"
+        self._schema = SimpleNamespace(arguments=[SimpleNamespace(name="grad", alias_info=None)])
 
     def __str__(self) -> str:
         return self._name
@@ -48,7 +47,7 @@ class Formulas:
     """Keeps a stream out of those nodes.
 
     Args:
-        told: called with (formula, (gradients given, values saved), {}, result) after each.
+        told: called with (formula, (gradients given,), values saved by name, result) after each.
 
     Attributes:
         stream: that one.
@@ -98,8 +97,9 @@ class Formulas:
         if node is None:
             return
         with looking():
-            saved = [value for _, value, _ in _torch.raw_saved(node) if is_tensor(value)]
-            self._told(formula(node.name()), (list(given), saved), {}, list(gave))
+            saved = {name: one for name, one, _ in _torch.raw_saved(node) if is_tensor(one)}
+            grads = given[0] if len(given) == 1 else list(given)
+            self._told(formula(node.name()), (grads,), saved, list(gave))
 
     def release(self) -> None:
         """Leave the nodes as they were."""

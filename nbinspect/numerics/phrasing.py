@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import dataclasses
+import io
 import math
+import tokenize
 
 from nbinspect.blocks import Code, Span
 from nbinspect.numerics.records import Operand
@@ -180,17 +182,41 @@ def rewritten(line: str, source: str, operand: str, better: str) -> str:
     Returns:
         The new line, "" if it is not clear where the operand stands.
     """
+    line = _without_comment(line)
     place = source if source and line.count(source) == 1 else line
     if not operand or place.count(operand) != 1:
         return ""
-    if better.startswith("(") and place.count(f"({operand})") == 1:
-        operand = f"({operand})"  # its own brackets would be doubled
+    at = place.index(operand)
+    if better.startswith("(") and place[at - 1 : at + len(operand) + 1] == f"({operand})":
+        if place[: at - 1][-1:].isalnum() or place[: at - 1][-1:] in {"_", "]", ")"}:  # a call's
+            better = better[1:-1] if _is_enclosed(better) else better
+        else:
+            operand = f"({operand})"  # its own brackets would be doubled
     new = line.replace(place, place.replace(operand, better))
     try:
         ast.parse(new)
     except SyntaxError:
         return ""
     return new
+
+
+def _is_enclosed(text: str) -> bool:
+    """Say whether the first bracket is closed by the last one."""
+    depth = 0
+    for at, one in enumerate(text):
+        depth += (one == "(") - (one == ")")
+        if not depth:
+            return at == len(text) - 1
+    return False
+
+
+def _without_comment(line: str) -> str:
+    try:
+        tokens = list(tokenize.generate_tokens(io.StringIO(line).readline))
+    except (tokenize.TokenError, IndentationError, SyntaxError):  # part of a longer statement
+        return line
+    start = next((one.start for one in tokens if one.type == tokenize.COMMENT), None)
+    return line if start is None or start[0] > 1 else line[: start[1]].rstrip()
 
 
 def is_code(text: str) -> bool:

@@ -81,6 +81,33 @@ def all_minus_inf(seen: Seen) -> Cause | None:
     )
 
 
+def equal_values(name: str, what: str, mend: str) -> Rule:
+    """Make the rule for a decomposition whose gradient divides by differences of its values."""
+
+    def rule(seen: Seen) -> Cause | None:
+        if any(one.n_nan or one.n_inf for one in seen.tensors()):
+            return None
+        return Cause(
+            f"The gradient of {name} divides by the differences between {what}, and two of them "
+            f"are equal or too near{at_index(seen.event.at)}.",
+            mend,
+            certain=True,
+        )
+
+    return rule
+
+
+_OF_SVD = equal_values(
+    "singular vectors",
+    "the singular values",
+    "use the singular values alone (torch.linalg.svdvals), or add a little noise to the matrix",
+)
+_OF_EIGH = equal_values(
+    "eigenvectors",
+    "the eigenvalues",
+    "use the eigenvalues alone (torch.linalg.eigvalsh), or add a little noise to the matrix",
+)
+
 RULES: dict[str, tuple[Rule, ...]] = {
     "sqrt": (slope("0", "1 / (2 * 0) = Inf", "({x} + 1e-12)", name="sqrt"),),
     "rsqrt": (slope("0", "-0.5 * 0 ** -1.5 = -Inf", "({x} + 1e-6)", name="rsqrt"),),
@@ -104,4 +131,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "logsumexp": (all_minus_inf,),
     "logsoftmax": (all_minus_inf,),
     "softmax": (all_minus_inf,),
+    "linalgsvd": (_OF_SVD,),
+    "linalgeigh": (_OF_EIGH,),
+    "linalgeig": (_OF_EIGH,),
 }

@@ -104,7 +104,8 @@ def log_of_zero(seen: Seen) -> Cause | None:
     if "softmax" in seen.line:
         mend = "torch.log_softmax(x, dim), which never takes the log of 0"
     elif "sigmoid" in seen.line:
-        mend = "torch.nn.functional.logsigmoid(x)"
+        minus = "-" if "1-" in seen.user(base, "").replace(" ", "") else ""
+        mend = f"torch.nn.functional.logsigmoid({minus}x)"
     return Cause(f"{what}{at_index(seen.event.at)}.", mend, certain=True)
 
 
@@ -391,12 +392,20 @@ def cast_overflow(seen: Seen) -> Cause | None:
     )
 
 
+def _may_overflow(seen: Seen, size: float) -> bool:
+    """Say whether a product of a few such values, or a sum of all, can be too large."""
+    n_values = max(one.n_values for one in seen.tensors())
+    numbers = (_as_number(one.what) for one in seen.event.operands if not one.n_values)
+    size = max(size, *(abs(one) for one in numbers if one is not None and math.isfinite(one)), 0)
+    return size >= seen.limit**0.25 or size * size * n_values >= seen.limit
+
+
 def overflow(seen: Seen) -> Cause | None:
     """Finite operands, and a result beyond the type."""
     if seen.event.kind != "born" or not seen.event.shows_inf:
         return None
     one, size = _biggest(seen)
-    if one is None or size < 1 or not math.isfinite(seen.limit):
+    if one is None or not math.isfinite(seen.limit) or not _may_overflow(seen, size):
         return None
     name = seen.event.op.rpartition(".")[2].strip("_")
     sizes = ", ".join(
@@ -420,16 +429,96 @@ def overflow(seen: Seen) -> Cause | None:
     )
 
 
+def remainder_of_zero(seen: Seen) -> Cause | None:
+    """X modulo 0."""
+    found = zeros(seen.arg("other"), seen)
+    if not found or not seen.event.shows_nan:
+        return None
+    return Cause(
+        f"What remains of a division by 0 is NaN. {found}",
+        "a divisor that is never 0: x.clamp(min=1e-6)",
+        certain=True,
+    )
+
+
+def divided_by_tiny(seen: Seen) -> Cause | None:
+    """A quotient beyond the type, since the divisor is next to nothing."""
+    above, below = seen.arg("self"), seen.arg("other")
+    if below is None or below.low is None or below.n_zero or not seen.event.shows_inf:
+        return None
+    least = min(abs(below.low), abs(below.high or 0)) if below.at is None else abs(below.at)
+    size = max(abs(above.low or 0), abs(above.high or 0)) if above is not None else 1.0
+    if not least or size / least < seen.limit:
+        return None
+    return Cause(
+        f"Dividing by {number(least)} gives more than {seen.type_name} can hold"
+        f"{at_index(seen.event.at)}.",
+        with_operand(seen, "div", "{x}.clamp(min=1e-6)", "divide by {x}.clamp(min=1e-6)"),
+        certain=True,
+    )
+
+
+def at_pole(seen: Seen) -> Cause | None:
+    """lgamma(0), digamma(-1)."""
+    x = seen.arg("self")
+    if x is None or x.low is None or x.low > 0:
+        return None
+    if x.at is not None and (x.at > 0 or x.at != int(x.at)):
+        return None
+    name = seen.event.base
+    return Cause(
+        f"`{name}` has no value at 0, -1, -2 and so on, and was given "
+        f"{number(x.low if x.at is None else x.at)}{at_index(seen.event.at)}.",
+        with_operand(seen, name, "{x}.clamp(min=1e-6)", "{x}.clamp(min=1e-6)"),
+        certain=True,
+    )
+
+
+def singular_matrix(seen: Seen) -> Cause | None:
+    """The inverse or the log-determinant of a matrix that has none."""
+    x = seen.arg("A", "self")
+    if x is None or x.n_nan or x.n_inf:
+        return None
+    what = "has no inverse that the type can hold"
+    if "det" in seen.event.base:
+        what = "has a determinant of 0, whose logarithm is -Inf"
+    return Cause(
+        f"The matrix is singular or next to it: it {what}.",
+        "add to its diagonal first: A + 1e-6 * torch.eye(n)",
+        certain=True,
+    )
+
+
+def weight_without_norm(seen: Seen) -> Cause | None:
+    """Weight norm of a row of zeros."""
+    v = seen.arg("v")
+    if v is None or not v.n_zero or v.n_nan or v.n_inf:
+        return None
+    return Cause(
+        "Weight norm divides each row of `v` by its norm, and a row that holds nothing but 0 has "
+        f"none: {count(v.n_zero, v, '0')}.",
+        "torch.nn.init.normal_ for that weight, or no weight norm where a layer starts at 0",
+        certain=True,
+    )
+
+
 _NORMS = (normalised_without_spread,)
 _LOG = (log_of_zero,)
 _SPREAD = (mean_of_nothing, too_few_for_spread)
 _EXP = (exp_overflow,)
 
 RULES: dict[str, tuple[Rule, ...]] = {
-    "div": (optimizer_epsilon, divided_by_zero, divided_by_scalar_zero),
-    "true_divide": (divided_by_zero, divided_by_scalar_zero),
-    "remainder": (divided_by_zero, divided_by_scalar_zero),
-    "fmod": (divided_by_zero, divided_by_scalar_zero),
+    "div": (optimizer_epsilon, divided_by_zero, divided_by_scalar_zero, divided_by_tiny),
+    "true_divide": (divided_by_zero, divided_by_scalar_zero, divided_by_tiny),
+    "remainder": (remainder_of_zero, divided_by_scalar_zero),
+    "fmod": (remainder_of_zero, divided_by_scalar_zero),
+    "lgamma": (at_pole,),
+    "digamma": (at_pole,),
+    "polygamma": (at_pole,),
+    "linalg_slogdet": (singular_matrix,),
+    "linalg_inv_ex": (singular_matrix,),
+    "linalg_solve_ex": (singular_matrix,),
+    "weight_norm_interface": (weight_without_norm,),
     "addcdiv": (optimizer_epsilon,),
     "sqrt": (root_of_negative,),
     "rsqrt": (root_of_negative, one_over_zero),

@@ -151,7 +151,7 @@ class NanWatch:
             self._undo = undo.pop_all()
         self._on = True
         with undisturbed():
-            self._findings.note_old_buffers()
+            self._findings.note_start()
         self._pin()
         return self
 
@@ -225,6 +225,7 @@ class NanWatch:
     def before_write(self, optimizer: Optimizer) -> None:
         """Look at the gradients as they are now, clipped or unscaled."""
         __tracebackhide__ = True
+        found: list[Bad] = []
         if self._looks_now():
             with undisturbed():
                 self._flow.read_verdicts()
@@ -232,8 +233,9 @@ class NanWatch:
             self._take(found, "write")
             self._settle()
         self._flow.in_optimizer = True
-        self._flow.trusts_optimizer = self._on and not self._findings.in_this_step
-        self._rest(optimizer)
+        self._flow.trusts_optimizer = self._on and not (found or self._findings.in_this_step)
+        if self._flow.trusts_optimizer and self._looks_now() and not self._light:
+            self._rest(optimizer)
 
     def after_write(self, optimizer: Optimizer) -> None:
         """Look at what was written."""
@@ -357,8 +359,6 @@ class NanWatch:
         that went wrong runs again. Half precision stays watched: a sum alone can overflow it, and
         the values that it was added to would be gone.
         """
-        if self._light or not self._looks_now() or self._findings.in_this_step:
-            return
         if _is_plain(optimizer):
             self._stream.__exit__()
             self._rests = True
@@ -402,7 +402,10 @@ class NanWatch:
             owned = self._steps.scaled or self._findings.last_skipped  # by a GradScaler
             if self._findings.n_backwards and not owned:
                 found += self._bad_gradients(self._leaves())
-            found += self._findings.bad("parameter", self._leaves())
+            trained = self._leaves()
+            found += self._findings.bad("parameter", trained)
+            known = set(map(id, trained))
+            found += [one for one in self._findings.spoilt() if id(one.tensor) not in known]
             outcome = Outcome(says=_AT_END) if self._light else None
             if found and outcome is not None and self._outcome is None:
                 self._outcome = outcome

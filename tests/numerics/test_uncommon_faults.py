@@ -1,0 +1,254 @@
+"""Rarer operations in one line each: what is named, why, and the line that mends it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from nbinspect import NanReport, nanwatch
+
+INF = math.inf
+Formula = Callable[[Tensor], Tensor]
+
+
+class Case(NamedTuple):
+    start: Tensor
+    formula: Formula
+    op: str
+    why: str
+    mend: str
+
+
+def at(*values: float) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32)
+
+
+FORWARD = {
+    "logdet": Case(
+        torch.ones(3, 3), lambda w: torch.logdet(w), "_linalg_slogdet", "determinant of 0", "torch.eye"
+    ),
+    "inverse": Case(
+        1e-38 * torch.eye(2), lambda w: torch.linalg.inv(w * 1e-2), "linalg_inv_ex", "singular", "eye"
+    ),
+    "lgamma": Case(at(0, 1), lambda w: torch.lgamma(w), "lgamma", "no value at 0, -1", "w.clamp("),
+    "digamma": Case(
+        at(-1, 1), lambda w: torch.digamma(w * 1), "digamma", "was given -1", "(w * 1).clamp("
+    ),
+    "erfinv": Case(
+        at(1, 0.5), lambda w: torch.erfinv(w * 1), "erfinv", "infinite at 1", "erfinv((w * 1).clamp("
+    ),
+    "fmod": Case(at(2, 3), lambda w: torch.fmod(w, at(0, 2)), "fmod", "remains of", "never 0"),
+    "remainder": Case(at(2, 3), lambda w: w % at(0, 2), "remainder", "remains of", "never 0"),
+    "logit": Case(at(100, 0), lambda w: w.sigmoid().logit(), "logit", "infinite at 1", "w.sigmoid().clamp("),
+    "base": Case(at(-2, 3), lambda w: w**0.3, "pow", "A negative number (-2)", "w.clamp(min=0)"),
+    "degree": Case(at(0, 2), lambda w: (w * 1).pow(-0.5), "pow", "0 to a negative power", "clamp"),
+    "tiny": Case(at(-95.0), lambda w: 4 * w / w.exp(), "div", "Dividing by 5.5", "w.exp().clamp("),
+    "other": Case(
+        at(200.0), lambda w: (1 - w.sigmoid()).log(), "log", "`log` of 0", "logsigmoid(-x)"
+    ),
+    "online": Case(
+        at(1, 2), lambda w: w.masked_fill(w > 0, -INF).sub(-INF).exp(), "sub", "Inf - Inf", "torch.where"
+    ),
+    "poisson": Case(
+        at(100.0), lambda w: F.poisson_nll_loss(w, at(3.0)), "exp", "`exp` of 100", "clamp(max=88)"
+    ),
+    "vmap": Case(at(0, 1), torch.func.vmap(lambda a: torch.log(a)), "log", "`log` of 0", "a.clamp("),
+}  # fmt: skip
+BACKWARD = {
+    "svd": Case(
+        torch.eye(3), lambda w: torch.linalg.svd(w * 2)[0] * w.detach(), "div",
+        "differences between the singular values", "svdvals",
+    ),
+    "eigh": Case(
+        torch.eye(3), lambda w: torch.linalg.eigh(w * 1)[1][:, 0].square() * at(1, 2, 3),
+        "linalg_eigh_backward", "differences between the eigenvalues", "eigvalsh",
+    ),
+    "cumprod": Case(
+        at(1e-30, 1e20, 1e20), lambda w: w.cumprod(0), "cumprod_backward", "overflows float32", "clip"
+    ),
+    "acos": Case(
+        torch.eye(1), lambda w: torch.acos((w * 1).sum(1)), "rsqrt", "infinite",
+        "torch.acos((w * 1).sum(1).clamp(-1 + 1e-6, 1 - 1e-6))",
+    ),
+    "focal": Case(
+        at(200, -1), lambda w: (1 - w.sigmoid()) ** 0.5, "pow", "infinite at 0 for p below 1", "clamp"
+    ),
+}  # fmt: skip
+
+
+def report_of(start: Tensor, formula: Formula, *, light: bool) -> NanReport:
+    w = nn.Parameter(start.clone())
+
+    def step() -> None:
+        formula(w).sum().backward()
+
+    with nanwatch(stop=False, light=light) as watch:
+        step()
+    return watch.report
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+@pytest.mark.parametrize("name", [*FORWARD, *BACKWARD])
+def test_is_named_and_explained(name: str, light: bool) -> None:
+    case = {**FORWARD, **BACKWARD}[name]
+    [found] = report_of(case.start, case.formula, light=light).findings
+    assert found.op == f"aten.{case.op}"
+    assert found.phase == ("forward" if name in FORWARD else "backward")
+    assert case.why in found.why
+    assert case.mend in found.mend
+
+
+W = torch.linspace(-1, 1, 12).reshape(4, 3)
+ROWS = torch.tensor([0, 0, 1, 1])
+SAME = ROWS[:, None] == ROWS
+
+
+def running_maximum(w: Tensor) -> Tensor:
+    best, total = torch.full((3,), -INF), torch.zeros(3)
+    for row in w:  # as attention in blocks does it
+        new = torch.maximum(best, row)
+        total = total * (best - new).exp() + (row - new).exp()
+        best = new
+    return best + total.log()
+
+
+def paths(w: Tensor) -> Tensor:
+    alpha = torch.full((3,), -INF)
+    alpha[0] = 0.0
+    for _ in range(4):
+        alpha = torch.logsumexp(alpha[:, None] + w[:3], 0)
+    return alpha
+
+
+def beams(w: Tensor) -> Tensor:
+    scores = torch.full((4,), -INF)
+    scores[0] = 0.0
+    return (w.log_softmax(-1) + scores[:, None]).view(-1).topk(2).values
+
+
+def inverse_depth(w: Tensor) -> Tensor:
+    depth = at(0, 1, 2)
+    inverse = 1 / depth
+    inverse[depth == 0] = 0
+    return w * inverse
+
+
+HEALTHY: dict[str, Formula] = {
+    "cdist of itself": lambda w: torch.cdist(w, w),
+    "cosine of 0": lambda w: F.cosine_similarity(w * 0, torch.ones(4, 3)),
+    "normalize 0": lambda w: F.normalize(w * 0, dim=1),
+    "distance of 0": lambda w: F.pairwise_distance(w, w),
+    "own softmax in blocks": running_maximum,
+    "paths of a chain": paths,
+    "beam search": beams,
+    "inverse of a gap": inverse_depth,
+    "logaddexp of nothing": lambda w: torch.logaddexp(torch.full((3,), -INF), w),
+    "nearest other": lambda w: (torch.cdist(w, w) + torch.diag(torch.full((4,), INF))).amin(1),
+    "hard triplets": lambda w: (
+        torch.cdist(w, w).masked_fill(~SAME, -INF).amax(1)
+        - torch.cdist(w, w).masked_fill(SAME, INF).amin(1)
+    ),
+    "causal attention": lambda w: F.scaled_dot_product_attention(
+        w[None, None], w[None, None], w[None, None], is_causal=True
+    ),
+    "a row without a key": lambda w: F.scaled_dot_product_attention(
+        w[None], w[None], w[None], attn_mask=torch.full((4, 4), -INF).masked_fill(ROWS < 1, 0.0)
+    ),
+    "kl of a hard label": lambda w: F.kl_div(w.log_softmax(1), torch.eye(3)[[0, 1, 2, 0]]),
+    "gumbel": lambda w: F.gumbel_softmax(w, hard=True),
+    "missing labels": lambda w: torch.where(at(1, math.nan, 2).isnan(), 0.0, w - 1).square(),
+    "maximum of an infinite gradient's other side": lambda w: w.max() - w.min() + w.median(),
+    "product with zeros": lambda w: (w.clamp(min=0)).prod(1) + w.cumprod(0).sum(0).sum(),
+    "xlogy": lambda w: torch.xlogy(w.relu(), w.relu() + 1) + torch.special.entr(w.softmax(1)),
+}
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+@pytest.mark.filterwarnings("ignore")
+def test_look_alikes_are_left_alone(light: bool) -> None:
+    torch.manual_seed(0)
+    reports = {name: report_of(W, formula, light=light) for name, formula in HEALTHY.items()}
+    assert not {name: one.findings for name, one in reports.items() if one.findings}
+    assert not {name for name, one in reports.items() if any(a.alarming for a in one.absorbed)}
+
+
+# What belongs to several steps, or to more than one model.
+
+
+@pytest.mark.parametrize("rate", [INF, math.nan], ids=str)
+def test_a_learning_rate_that_is_no_number(rate: float) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(2, 2)).sum().backward()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.step()
+
+    with nanwatch(stop=False) as watch:
+        step()
+    [found] = watch.report.findings
+    assert found.phase == "optimizer"
+    assert "such as its learning rate" in found.why
+    assert "param_groups" in found.mend
+
+
+def test_what_one_optimizer_spoilt_is_not_blamed_on_the_next() -> None:
+    ours, theirs = nn.Linear(2, 2), nn.Linear(2, 1)
+    nn.init.constant_(theirs.bias, 200.0)
+    optimizers = [torch.optim.Adam(one.parameters()) for one in (ours, theirs)]
+
+    def step() -> None:
+        for model, sign in ((theirs, 1), (ours, -1)):
+            probability = theirs(ours(torch.ones(3, 2) / 10)).sigmoid()
+            ((1 - probability).log() if sign > 0 else probability).mean().backward()
+            optimizers[model is theirs].step()
+
+    with nanwatch(stop=False) as watch:
+        step()
+    assert [one.op for one in watch.report.findings] == ["aten.log"]
+
+
+average = nn.Linear(2, 1)  # has a name, and no optimizer
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+def test_parameters_that_nothing_trains(light: bool) -> None:
+    nn.init.ones_(average.weight)
+    model = nn.Linear(2, 1)
+
+    def step(by: float) -> None:
+        model(torch.ones(2, 2)).sum().backward()
+        with torch.no_grad():
+            for one, other in zip(average.parameters(), model.parameters(), strict=True):
+                one.mul_(0.9).add_(other / by)
+
+    mine = average  # a name in a running function
+    for by in (1.0, 0.0):
+        with nanwatch(stop=False, light=light) as watch:
+            step(by)
+        assert watch.report.healthy == bool(by)
+    [found] = watch.report.findings
+    assert found.reaches == ("parameter",)
+    assert found.op == ("unknown" if light else "aten.div")
+    assert mine.weight.isinf().any()
+
+
+def test_statistics_of_a_module_without_a_name() -> None:
+    """It is known for having run."""
+
+    def step() -> None:
+        model = nn.Sequential(nn.BatchNorm1d(2), nn.Linear(2, 1))
+        held.append(model)
+        model(torch.tensor([[1.0, math.nan], [2.0, 3.0]]))
+
+    held: list[nn.Module] = []
+    with nanwatch(stop=False) as watch:
+        step()
+    assert [one.reaches for one in watch.report.findings] == [("buffer",)]
