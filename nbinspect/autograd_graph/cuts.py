@@ -9,6 +9,7 @@ from nbinspect import notebook
 from nbinspect.autograd_graph.mends import enclosing_no_grad, without
 from nbinspect.autograd_graph.watched import Event, Watched, event_of
 from nbinspect.records import SourceLine
+from nbinspect.tensors import storage_key
 
 COPYING = {
     "aten::detach",
@@ -55,7 +56,10 @@ class Cuts:
     def __init__(self, seen: Watched, tensor: Any) -> None:
         self._seen = seen
         end = seen.maker(tensor)
-        self._within = seen.behind(event_of(end)) if end is not None else set[int]()
+        self._within = self._apart = set[int]()
+        if end is not None:
+            self._within = seen.behind(event_of(end))
+            self._apart = seen.behind(event_of(end), seen.settings(seen.leaf_storages()))
         self._users: dict[int, list[int]] = defaultdict(list)
         for number, event in seen.events.items():
             for external in event.externals:
@@ -70,22 +74,33 @@ class Cuts:
         Cost: linear in the number of operations behind the tensor.
         """
         seen, external = self._seen, self._seen.external(parameter)
+        setting = seen.settings({storage_key(parameter)})
         users = self._users[external] if external is not None else []
+        users = [number for number in users if number not in setting]
         if not users or not self._within:
             return None
-        starts = [number for number in users if number in self._within]
-        if starts:
-            flow = seen.carried_from(starts, self._within)
+        for within in (self._apart, self._within):
+            starts = [number for number in users if number in within]
+            if not starts:
+                continue
+            flow = seen.carried_from(starts, within - setting)
             if flow.stopped:
                 return _described(seen, seen.events[flow.stopped[0]])
             return Cut("the operations on its way give no gradient for it", is_cut=False)
         flow = seen.carried_from(users, set(seen.events))
-        read = next((n for n in flow.stopped if seen.events[n].op == ITEM), None)
-        if read is not None:
-            return _described(seen, seen.events[read])
+        read = [n for n in flow.stopped if seen.events[n].op == ITEM][:1]
+        read += [n for n in flow.stopped if _to_numpy(seen, seen.events[n])][-1:]
+        if read:
+            return _described(seen, seen.events[read[0]])
         line = seen.line(seen.events[users[-1]])
         at = f" in {line.label}" if line else ""
         return Cut(f"used{at}, but nothing that came of it goes in", "", line, is_cut=False)
+
+
+def _to_numpy(seen: Watched, event: Event) -> bool:
+    """Say whether an operation gave numbers to NumPy, where autograd cannot follow them."""
+    line = seen.line(event) if event.op == "aten::detach" else None
+    return line is not None and ".numpy(" in line.text
 
 
 def _described(seen: Watched, event: Event) -> Cut:
@@ -117,14 +132,24 @@ def _without_gradients(seen: Watched, event: Event) -> Cut:
         at = enclosing_no_grad("".join(lines), line.lineno)
         if at is not None:
             where = SourceLine(line.cell, line.file, at, lines[at - 1].strip())
-            block = where.text.rstrip(":").removeprefix("with ")
-            why = f"`{piece or line.text}` in {line.label} runs under `{block}` ({where.label})"
-            return Cut(f"{why}; run this line outside of it", line.text, line)
+            block = where.text.removeprefix("with ").partition("):")[0]
+            block += ")" if block.count("(") > block.count(")") else ""
+            why = f"`{piece or line.text}` in {line.label} runs under `{block.rstrip(':')}`"
+            if at == line.lineno:  # all on one line
+                return Cut(f"{why}; run it outside of that", piece, line)
+            return Cut(f"{why} ({where.label}); run this line outside of it", line.text, line)
     if not places:
         return Cut(f"`{event.op}` runs under `torch.no_grad()`")
-    line, piece, _ = seen.at(places[-1])
-    why = f"`{piece or line.text}` in {line.label} runs where gradients are switched off"
-    return Cut(why, "", line)
+    said = [(line, piece or line.text) for line, piece, _ in map(seen.at, places)]
+    for line, piece in said:
+        if "checkpoint(" in piece:
+            why = (
+                f"`{piece}` in {line.label} got no input that requires grad, without which a "
+                "reentrant checkpoint switches gradients off; `use_reentrant=False` needs none"
+            )
+            return Cut(why, "", line)
+    line, piece = said[-1]
+    return Cut(f"`{piece}` in {line.label} runs where gradients are switched off", "", line)
 
 
 def made_without_grad(seen: Watched, leaf: Any, storage: Any) -> Cut | None:
@@ -138,7 +163,7 @@ def made_without_grad(seen: Watched, leaf: Any, storage: Any) -> Cut | None:
     number = event_of(value) if value is not None else seen.giver(storage)
     if number is None:
         return None
-    behind = seen.behind(number)
+    behind = seen.behind(number, seen.settings(seen.leaf_storages() - {storage}))
     sources = {
         id(tensor): tensor
         for event in behind

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from torch.nn import Parameter
+
 from nbinspect import _torch
 from nbinspect.autograd_graph.cuts import Cut, Cuts, made_without_grad
 from nbinspect.autograd_graph.facts import Facts, storage_keys
@@ -78,7 +80,7 @@ def find(question: Question) -> list[GraphFinding]:
 
     Cost: unpacks each saved tensor that no hook packed, 2 µs each.
     """
-    joined = list(_joined(question))
+    joined = list(_joined(question)) or list(_summed(question))
     copies = list(_copies(question))
     copied = {one.line for one in copies if one.line is not None}
     found = [
@@ -87,6 +89,8 @@ def find(question: Question) -> list[GraphFinding]:
         *(one for one in _unreached(question) if one.line not in copied),
         *copies,
         *_without_grad(question),
+        *_no_parameter(question),
+        *_untrained(question),
         *_bad_gradients(question),
         *_reused(question),
     ]
@@ -123,14 +127,40 @@ def _unreached(question: Question) -> Iterator[GraphFinding]:
             finding = _unreached_because(question, names, cut, is_watched=True)
             meant = all(_is_left_alone(question, name, missing[name], reached) for name in names)
             yield _meant(finding, question.name) if meant else finding
-        elif parts := [name for name in names if _is_part(question, name, reached)]:
+            continue
+        parts = [name for name in names if _is_part(question, name, reached)]
+        if parts:
             yield _unreached_because(question, parts, cut, is_watched=is_watched)
+        together = [
+            name
+            for name in names
+            if name not in parts and _is_trained_with(question, missing[name], reached)
+        ]
+        if together:
+            finding = _unreached_because(question, together, cut, is_watched=is_watched)
+            yield _trained_together(finding, many=len(together) > 1)
 
 
 def _is_part(question: Question, name: str, reached: set[int]) -> bool:
     """Say whether a parameter belongs to a model that is reached by others of its parameters."""
     own = next((o for o in question.names.parameters.values() if name in o), {})
     return any(id(tensor) in reached for tensor in own.values()) or not question.walked.nodes
+
+
+def _is_trained_with(question: Question, parameter: Any, reached: set[int]) -> bool:
+    """Say whether an optimizer trains a parameter together with some that are reached."""
+    return any(
+        id(parameter) in ids and not ids.isdisjoint(reached) for ids in question.names.trained
+    )
+
+
+def _trained_together(finding: GraphFinding, *, many: bool) -> GraphFinding:
+    them = "them" if many else "it"
+    sentence = (
+        f"{finding.sentence} The optimizer that has {them} also trains what is reached; all is well "
+        f"if another loss of the same step reaches {them}."
+    )
+    return dataclasses.replace(finding, sentence=sentence)
 
 
 def _is_left_alone(question: Question, name: str, parameter: Any, reached: set[int]) -> bool:
@@ -284,6 +314,48 @@ def _joined(question: Question) -> Iterator[GraphFinding]:
     yield GraphFinding("JOINED", sentence, mend, tuple(names), first.line, tuple(sorted(old)))
 
 
+def _summed(question: Question) -> Iterator[GraphFinding]:
+    """A sum of graphs that share nothing but parameters, after backward has run on all of them."""
+    if not question.all_freed or not question.walked.complete:
+        return
+    parts = _summands(question)
+    insides = [_inside(question, part) for part in parts]
+    some = [nodes for nodes in insides if not nodes.isdisjoint(question.freed)]
+    if len(some) < 2 or len(set[int]().union(*some)) < sum(map(len, some)):
+        return
+    sentence = (
+        f"`{question.name}` adds up {len(some)} graphs that have nothing but parameters in common, and "
+        "backward has run on each. If these are steps of a loop, the graphs are joined across "
+        "steps: every step makes the sum's graph longer and keeps its nodes alive. Add "
+        "`loss.detach()` or `loss.item()` to the sum instead."
+    )
+    yield GraphFinding("JOINED", sentence, "", (question.name,), is_fault=False)
+
+
+def _summands(question: Question) -> list[int]:
+    """Give the scalars that a sum was made of, going down through additions."""
+    nodes, found = question.facts.nodes, []
+    todo = [len(nodes) - 1] if nodes else []
+    while todo:
+        key = todo.pop()
+        if nodes[key].name == "AddBackward0" and nodes[key].shape == ():
+            todo += question.producers[key]
+        elif not _is_leaf(question, key):
+            found.append(key)
+    return found
+
+
+def _inside(question: Question, key: int) -> set[int]:
+    """Give all nodes that one was made from, but for leaves."""
+    found, todo = {key}, [key]
+    while todo:
+        for other in question.producers[todo.pop()]:
+            if other not in found and not _is_leaf(question, other):
+                found.add(other)
+                todo.append(other)
+    return found
+
+
 def _is_leaf(question: Question, key: int) -> bool:
     return is_leaf(question.walked.nodes[key])
 
@@ -358,16 +430,20 @@ def _uses_that_save(
 
 def _carried(question: Question, node: AutogradNode) -> list[str]:
     """Name what is carried over: by its variable, or by one that is like it."""
-    if node.variables:
-        return list(node.variables)
-    alike = [
-        name
-        for other in question.facts.nodes
-        if (other.name, other.shape) == (node.name, node.shape)
-        for name in other.variables
-        if name != question.name
-    ]
-    return list(dict.fromkeys(alike))
+    nodes, at = question.facts.nodes, node
+    for _ in range(3):  # what splits or reshapes it is at the border, and made of one thing
+        if at.variables:
+            return list(at.variables)
+        alike = [
+            name
+            for name, kind in question.names.kinds.items()
+            if kind == (at.name, at.shape) and name != question.name
+        ]
+        producers = question.producers[at.key]
+        if alike or len(producers) != 1:
+            return list(dict.fromkeys(alike))
+        at = nodes[producers[0]]
+    return []
 
 
 def _free_leaves(question: Question) -> Iterator[tuple[AutogradNode, Any]]:
@@ -377,9 +453,59 @@ def _free_leaves(question: Question) -> Iterator[tuple[AutogradNode, Any]]:
             yield facts, node.variable
 
 
+def _no_parameter(question: Question) -> Iterator[GraphFinding]:
+    """A graph that begins at tensors which nobody has: numbers that were copied out of others."""
+    leaves = [node for node in question.walked.nodes if is_leaf(node)]
+    free = list(_free_leaves(question))
+    trained = set[int]().union(*question.names.trained)
+    if not leaves or len(free) < len(leaves) or question.hides_inside:
+        return
+    if any(question.names.tensor(one) or id(one) in trained for _, one in free):
+        return
+    if any(issubclass(type(one), Parameter) for _, one in free):  # of a module that is gone
+        return
+    facts, variable = free[0]
+    sentence = (
+        f"`{question.name}` reaches no parameter: its graph begins at a tensor without a name "
+        f"({describe(variable)}). If that was made by `torch.tensor(...)` of other tensors, their "
+        "numbers were copied and their graphs left behind; `torch.stack` keeps them."
+    )
+    yield GraphFinding("UNREACHED", sentence, "", (), facts.line, (facts.key,))
+
+
+def _untrained(question: Question) -> Iterator[GraphFinding]:
+    """Parameters that get gradients from this tensor, and that no optimizer has."""
+    trained = set[int]().union(*question.names.trained)
+    found = [
+        (node.key, node.leaf)
+        for node in question.facts.nodes
+        if node.is_parameter and id(question.walked.nodes[node.key].variable) not in trained
+    ]
+    if not trained or not found:
+        return
+    names = [name for _, name in found]
+    is_lost = all(name.partition(".")[0] in question.names.nameless for name in names)
+    some_trained = len(found) < sum(node.is_parameter for node in question.facts.nodes)
+    verb = ("gets", "it") if len(names) == 1 else ("get", "them")
+    sentence = (
+        f"No optimizer has {listed(_by_module(names, question))}, which {verb[0]} a gradient from "
+        f"`{question.name}`: nothing changes {verb[1]}."
+    )
+    if is_lost and some_trained:
+        sentence += (
+            " No module that you have a name for holds them: keep them in a "
+            "`torch.nn.ModuleList` or `ParameterList`, so that `parameters()` finds them."
+        )
+    keys = tuple(key for key, _ in found)
+    yield GraphFinding(
+        "UNTRAINED", sentence, "", tuple(names), None, keys, is_fault=is_lost and some_trained
+    )
+
+
 def _copies(question: Question) -> Iterator[GraphFinding]:
     """Leaves that are a parameter's copy: the gradient goes to the copy."""
     free = list(_free_leaves(question))
+    found: dict[Cut | None, list[tuple[AutogradNode, str]]] = defaultdict(list)
     held: dict[Any, str] = {}
     for owned in question.names.parameters.values() if free else ():
         held |= {key: name for name, tensor in owned.items() for key, _ in storage_keys(tensor)}
@@ -391,18 +517,29 @@ def _copies(question: Question) -> Iterator[GraphFinding]:
             is_copy = cut is not None and id(cut.copy_of) in question.names.owners
             original = question.names.tensor(cut.copy_of) if cut is not None and is_copy else ""
         if original:
-            yield _copied(facts, original, cut)
+            found[cut._replace(copy_of=None) if cut is not None else None].append((facts, original))
+    for cut, some in found.items():
+        yield _copied(some, cut)
 
 
-def _copied(facts: AutogradNode, original: str, cut: Cut | None) -> GraphFinding:
+def _copied(some: list[tuple[AutogradNode, str]], cut: Cut | None) -> GraphFinding:
     how = f" ({cut.why})" if cut is not None else ""
-    sentence = (
-        f"`{facts.leaf}` is a leaf of its own, a copy of the parameter `{original}`{how}: the "
-        "gradient goes to the copy, and the parameter gets none from it."
-    )
-    names, mend = (facts.leaf, original), f"{facts.leaf} = {original}"
+    leaf, original = some[0][0].leaf, some[0][1]
+    if len(some) == 1:
+        sentence = (
+            f"`{leaf}` is a leaf of its own, a copy of the parameter `{original}`{how}: the gradient "
+            "goes to the copy, and the parameter gets none from it."
+        )
+    else:
+        sentence = (
+            f"{len(some)} leaves are copies of parameters, such as `{leaf}` of `{original}`{how}: the "
+            "gradients go to the copies, and the parameters get none from them."
+        )
+    names = tuple(name for facts, own in some for name in (facts.leaf, own))
+    mend = f"{leaf} = {original}" if len(some) == 1 else ""
     line = cut.line if cut is not None else None
-    return GraphFinding("LEAF_IS_COPY", sentence, mend, names, line, (facts.key,))
+    keys = tuple(facts.key for facts, _ in some)
+    return GraphFinding("LEAF_IS_COPY", sentence, mend, names, line, keys)
 
 
 def _without_grad(question: Question) -> Iterator[GraphFinding]:

@@ -59,7 +59,7 @@ def enclosing_no_grad(source: str, lineno: int) -> int | None:
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             around = node.decorator_list
         for one in around:
-            words = ast.unparse(one)
-            if any(word in words for word in ("no_grad", "inference_mode", "set_grad_enabled")):
+            words = {getattr(n, "attr", getattr(n, "id", "")) for n in ast.walk(one)}
+            if not words.isdisjoint(("no_grad", "inference_mode", "set_grad_enabled")):
                 best = max(best or 0, one.lineno)
     return best

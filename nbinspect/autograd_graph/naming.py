@@ -34,8 +34,10 @@ class Names:
         parameters: for each outermost module its parameters by fqn.
         buffers: the buffers of all of them by fqn.
         trained: for each optimizer the ids of what it trains.
+        nameless: outermost modules that the user has no name for.
         variables: for each tensor the user's names.
         nodes: for each autograd node the names of tensors that it made.
+        kinds: for each variable that a node made, that node's name and its own shape.
         by_storage: the user's names of tensors, by what `storage_key` gives for them.
     """
 
@@ -47,8 +49,10 @@ class Names:
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     buffers: dict[str, Any] = field(default_factory=dict)
     trained: list[set[int]] = field(default_factory=list)
+    nameless: set[str] = field(default_factory=set)
     variables: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     nodes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
+    kinds: dict[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
     by_storage: dict[Any, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def close(self) -> None:
@@ -78,6 +82,7 @@ def names_of(leaves: Iterable[Any]) -> Names:
     keys.discard(None)
     modules, optimizers = _living(nn.Module, torch.optim.Optimizer)
     names.trained = [set(_trained(one)) for one in optimizers]
+    wanted.update(*(own for own in names.trained if not own.isdisjoint(wanted)))
     known = _user_values()
     parents = _parents(modules)
     used = [
@@ -91,7 +96,9 @@ def names_of(leaves: Iterable[Any]) -> Names:
         called.setdefault(id(value), label)
     for top in _outermost(used, parents, called):
         with suppress(Exception):  # a module whose own code raises has no names to give
-            _name_module(names, top, called.get(id(top)) or class_name(type(top)))
+            prefix = _name_module(names, top, called.get(id(top)) or class_name(type(top)))
+            if id(top) not in called:
+                names.nameless.add(prefix)
     _name_variables(names, known)
     return names
 
@@ -150,8 +157,8 @@ def _outermost(used: list[Any], parents: dict[int, list[Any]], called: dict[int,
     return sorted(tops.values(), key=lambda one: id(one) not in called)
 
 
-def _name_module(names: Names, top: Any, prefix: str) -> None:
-    """Name all parts of an outermost module, unless another outermost module has named them."""
+def _name_module(names: Names, top: Any, prefix: str) -> str:
+    """Name all parts of an outermost module, and give the name that they begin with."""
     while prefix in names.parameters:
         prefix += "'"
     own: dict[str, Any] = {}
@@ -169,6 +176,7 @@ def _name_module(names: Names, top: Any, prefix: str) -> None:
                     held = own if place == "_parameters" else names.buffers
                     held[f"{label}.{key}"] = tensor
     names.parameters[prefix] = own
+    return prefix
 
 
 def _user_values() -> list[tuple[str, Any]]:
@@ -220,6 +228,8 @@ def _name_variables(names: Names, known: list[tuple[str, Any]]) -> None:
             names.by_storage[storage_key(value)].append(label)
         with suppress(Exception):  # a tensor of a broken type has no node to name
             node = made_by(value)
+            if node is not None:
+                names.kinds[label] = node.name(), tuple(value.shape)
             if node is not None and label not in names.nodes[id(node)]:
                 names.nodes[id(node)].append(label)
 

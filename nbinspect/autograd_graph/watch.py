@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterator
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Self
 
 from torch.optim.optimizer import (
@@ -15,7 +15,7 @@ from torch.optim.optimizer import (
 
 from nbinspect import _torch
 from nbinspect.autograd_graph.answer import assemble
-from nbinspect.autograd_graph.recorder import Recorder
+from nbinspect.autograd_graph.recorder import Recorder, said_of
 from nbinspect.autograd_graph.records import GraphReport
 from nbinspect.autograd_graph.watched import Watched, remember
 from nbinspect.ops import OpStream
@@ -106,11 +106,15 @@ class GraphWatch:
             for hook in self._hooks:
                 hook.remove()
             self._hooks.clear()
-        with suppress(Exception) if kind else nullcontext():  # never hide the user's own error
+        try:  # never in the way of the user's cell, nor of its own error
             seen = recorder.so_far()
-            self._report = self._made(seen, recorder.n_dropped, failed=kind is not None)
+            self._report = self._made(seen, recorder, failed=kind is not None)
             seen.settle()
             remember(seen)
+        except Exception as error:
+            report = self._report or GraphReport("nothing", "no tensor", (), ())
+            note = _own_error(said_of(error))
+            self._report = dataclasses.replace(report, notes=(*report.notes, note))
 
     def _backward(self, tensor: Any) -> None:
         """Look at a graph before backward takes what it has saved: the 1st, 2nd, 4th... time."""
@@ -123,7 +127,7 @@ class GraphWatch:
             self._report = assemble(tensor, recorder.so_far(), **self._options)
             self._n_shown = self._n_backwards
 
-    def _made(self, seen: Watched, n_dropped: int, *, failed: bool) -> GraphReport:
+    def _made(self, seen: Watched, recorder: Recorder, *, failed: bool) -> GraphReport:
         report, root = self._report, self._root(seen)
         if root is not None:
             after = assemble(root, seen, **self._options)
@@ -131,11 +135,13 @@ class GraphWatch:
             report = after if report is None or is_newer else _with_gradients(report, after)
         if report is None:
             report = GraphReport("nothing", "no tensor", (), (), notes=(NO_TENSOR,))
-        return dataclasses.replace(report, notes=(*report.notes, *self._notes(n_dropped)))
+        return dataclasses.replace(report, notes=(*report.notes, *self._notes(recorder)))
 
-    def _notes(self, n_dropped: int) -> Iterator[str]:
-        if n_dropped:
-            yield f"{n_dropped:,} older operations made room: their lines are not known."
+    def _notes(self, recorder: Recorder) -> Iterator[str]:
+        if recorder.error:
+            yield _own_error(recorder.error)
+        if recorder.n_dropped:
+            yield f"{recorder.n_dropped:,} older operations made room: their lines are not known."
         if self._n_backwards > 1:
             yield f"{self._n_backwards} backwards ran in this cell; this is number {self._n_shown}."
         if _torch.has_compiled() and not self._eager:
@@ -148,6 +154,12 @@ class GraphWatch:
 
 
 NO_TENSOR = "The cell made no tensor that is still alive: keep the loss in a variable."
+
+
+def _own_error(said: str) -> str:
+    return (
+        f"An error of nbinspect's own cut the watch short, so lines and cuts may be missing: {said}"
+    )
 
 
 def _with_gradients(before: GraphReport, after: GraphReport) -> GraphReport:

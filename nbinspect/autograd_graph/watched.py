@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 from nbinspect import notebook
 from nbinspect.autograd_graph.facts import Origin
 from nbinspect.records import SourceLine
+from nbinspect.tensors import storage_key
 
 Place = tuple[CodeType, int, int]
 """A code object, its line, and the instruction that was running."""
@@ -217,6 +218,17 @@ class Watched:
             self.at(place)
         self.places.clear()
 
+    def settings(self, storages: Collection[Any]) -> set[int]:
+        """Give the events that wrote into some storages.
+
+        What sets a parameter, as its initialization does, is no part of the way from it.
+        """
+        return {write.event for write in self.writes if write.storage in storages}
+
+    def leaf_storages(self) -> set[Any]:
+        """Give the storages of all leaves that require grad and that the cell used."""
+        return {key for tensor in self.parameters() if (key := storage_key(tensor)) is not None}
+
     def carried_from(self, starts: Iterable[int], within: set[int]) -> Flow:
         """Follow gradients from the events that took something on to what was made of it.
 
@@ -241,12 +253,17 @@ class Watched:
                 stopped.append(number)
         return Flow(carried, stopped)
 
-    def behind(self, event: int) -> set[int]:
-        """Give all events that an event's output was made from, itself among them."""
+    def behind(self, event: int, but: Collection[int] = ()) -> set[int]:
+        """Give all events that an event's output was made from, itself among them.
+
+        Args:
+            event: its number.
+            but: events that are left out, and what only they were made from.
+        """
         found, todo = {event}, deque([event])
         while todo:
             for other in map(event_of, self.events[todo.popleft()].inputs):
-                if other in self.events and other not in found:
+                if other in self.events and other not in found and other not in but:
                     found.add(other)
                     todo.append(other)
         return found
