@@ -12,6 +12,7 @@ import base64
 import dataclasses
 import functools
 import math
+import re
 import types
 import typing
 from collections.abc import Collection, Mapping
@@ -246,3 +247,8 @@ class Holding:
     n_tensors: int
     also: tuple[str, ...] = ()
     note: str = ""
+
+
+def as_code(fqn: str) -> str:
+    """Write the name of a module's part as Python takes it: ``model.0.weight`` as ``model[0].weight``."""
+    return re.sub(r"\.(\d+)(?=\.|$)", r"[\1]", fqn)

@@ -19,6 +19,7 @@ from nbinspect.autograd_graph.naming import Names
 from nbinspect.autograd_graph.records import AutogradNode, GraphFinding
 from nbinspect.autograd_graph.walk import Walked, is_leaf, released
 from nbinspect.autograd_graph.watched import Watched
+from nbinspect.records import as_code
 from nbinspect.tensors import describe, storage_key
 
 MOST_NAMES = 3
@@ -536,7 +537,7 @@ def _copied(some: list[tuple[AutogradNode, str]], cut: Cut | None) -> GraphFindi
             "gradients go to the copies, and the parameters get none from them."
         )
     names = tuple(name for facts, own in some for name in (facts.leaf, own))
-    mend = f"{leaf} = {original}" if len(some) == 1 else ""
+    mend = f"{leaf} = {as_code(original)}" if len(some) == 1 else ""
     line = cut.line if cut is not None else None
     keys = tuple(facts.key for facts, _ in some)
     return GraphFinding("LEAF_IS_COPY", sentence, mend, names, line, keys)

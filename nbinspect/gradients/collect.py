@@ -6,10 +6,11 @@ import math
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
+from nbinspect import _torch
 from nbinspect.gradients import measure, samples
 from nbinspect.gradients.parts import Figures, Part
 from nbinspect.gradients.records import Exponents
@@ -47,6 +48,14 @@ class _Reading:
     exponents: tuple[Exponents, ...] = ()
 
 
+class _Left(NamedTuple):
+    """A parameter whose gradient a write has left; where that lies, and its version."""
+
+    parameter: weakref.ref[torch.Tensor]
+    address: int
+    version: int
+
+
 class Writer:
     """Measures what one optimizer reads and writes.
 
@@ -75,6 +84,7 @@ class Writer:
         self._old: samples.Copies = {}
         self._earlier: samples.Copies = {}
         self._spare: samples.Copies = {}
+        self._left: _Left | None = None
         self._reading: _Reading | None = None
 
     @property
@@ -86,6 +96,30 @@ class Writer:
         """Let go of all copies, and make no more."""
         self.light = True
         self._old, self._earlier, self._spare, self._reading = {}, {}, {}, None
+
+    def _leave(self, parameters: Sequence[torch.Tensor], reading: _Reading) -> None:
+        """Note the gradient that backward came to last, to see whether it will be set to zero.
+
+        When the next backward pass is first heard of, it has added to another one already.
+        """
+        own = zip(reading.live, reading.finals, strict=True)
+        rank, at = max(((final.rank, at) for at, final in own if final), default=(0, 0))
+        grad = parameters[at].grad if rank else None
+        if grad is not None and grad.layout is torch.strided and not grad.is_meta:
+            self._left = _Left(weakref.ref(parameters[at]), grad.data_ptr(), _torch.version(grad))
+
+    def look(self) -> None:
+        """See whether the gradients of the step before are gone, as backward begins.
+
+        Cost: reads one small gradient, if its version says that nothing has been written to it.
+        """
+        if self._left is None:
+            return
+        parameter = self._left.parameter()
+        grad = parameter.grad if parameter is not None else None
+        known = self._left.address, self._left.version
+        if grad is None or (grad.data_ptr(), _torch.version(grad)) != known or not grad.any():
+            self._left = None
 
     def before(
         self,
@@ -200,7 +234,9 @@ class Writer:
             bad,
             self.learning_rates,
             exponents=reading.exponents,
+            piled_up=self._left is not None,
         )
+        self._leave(parameters, reading)
         return part, read
 
 

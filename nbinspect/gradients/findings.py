@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from nbinspect.gradients.records import GradientFinding, Kind, ParameterName, Rules
 from nbinspect.gradients.rules import Broken
+from nbinspect.records import as_code
 
 ORDER: tuple[Kind, ...] = (
     "NAN",
@@ -13,6 +14,7 @@ ORDER: tuple[Kind, ...] = (
     "VANISHING",
     "DEAD",
     "UNUSED",
+    "PILING_UP",
     "SPIKING",
     "SKIPPING",
 )
@@ -45,7 +47,7 @@ def _finding(
         parameter=name,
         step=what.step,
         value=what.value,
-        why=_why(kind, what, len(others), rules),
+        why=_why(kind, what, name, len(others), rules),
         mend=_mend(kind, name, model),
         n_steps=what.n_steps,
         others=others,
@@ -69,32 +71,53 @@ def _chosen(kind: Kind, what: Broken, about: Sequence[ParameterName]) -> int | N
     return (whole[-1] if whole else what.parameters[-1:])[0]
 
 
-def _why(kind: Kind, what: Broken, n_others: int, rules: Rules) -> str:
-    more = f" {n_others} others too." if n_others > 1 else " One other too." if n_others else ""
+def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> str:
     match kind:
         case "NAN":
-            return "backward made it NaN or infinite." + more
+            return f"backward made it NaN or infinite{_others(', as it did {}', n_others)}."
         case "EXPLODING":
             return (
-                f"the gradients' norm is {what.value:.3g}, beyond {rules.high:g}, and grows "
-                "or moves the weights by more than they are."
+                f"the norm of all gradients is {what.value:.3g}, above {rules.high:g}, and either "
+                "keeps growing or moves the weights by more than they are."
             )
         case "VANISHING":
             return (
-                f"per element its gradient is 10^{what.value:.1f} times smaller than in the last "
-                "layers, and falls from layer to layer: it is the depth, not convergence."
+                f"per element its gradient is 10^{what.value:.1f} times smaller than those of the last "
+                "layers, and it falls from layer to layer: the depth is the cause, not convergence."
             )
         case "DEAD":
-            return f"its gradient is exactly 0 in {what.n_steps} steps running." + more
+            return (
+                f"its gradient is exactly 0 in {what.n_steps} steps running"
+                f"{_others('; so are those of {}', n_others)}."
+            )
         case "UNUSED":
-            return f"no backward pass reached it in {what.n_steps} {_steps(what.n_steps)}." + more
+            why = f"no backward pass reached it in {what.n_steps} {_steps(what.n_steps)}"
+            why += _others("; nor did one reach {}", n_others) + "."
+            if " parameter " in name:
+                why += " It belongs to no model: was a layer replaced after the optimizer was made?"
+            return why
+        case "PILING_UP":
+            return (
+                f"in {what.n_steps} steps running backward added to the gradients of the step before, "
+                "which nothing had set to zero."
+            )
         case "SPIKING":
             return (
-                f"the norm jumps to {float(f'{what.value:.3g}'):g} times that of the steps before, "
-                "and most of it is this parameter's."
+                f"the norm of all gradients jumps to {float(f'{what.value:.3g}'):g} times that of the "
+                "steps before, and most of it comes from this parameter."
             )
         case "SKIPPING":
-            return f"the gradient scaler skipped {what.n_steps} steps running: an Inf or NaN comes from elsewhere than the scale."
+            return (
+                f"it skipped {what.n_steps} steps running, so the Inf or NaN does not come from the "
+                "loss scale."
+            )
+
+
+def _others(words: str, number: int) -> str:
+    """Add how many other parameters there are, if any."""
+    if not number:
+        return ""
+    return words.format(f"{number} other parameters" if number > 1 else "one other parameter")
 
 
 def _steps(n_steps: int) -> str:
@@ -102,7 +125,10 @@ def _steps(n_steps: int) -> str:
 
 
 def _mend(kind: Kind, name: str, model: str) -> str:
-    clip = f"torch.nn.utils.clip_grad_norm_({model}.parameters(), 1.0)  # before optimizer.step()"
+    clip = (
+        f"torch.nn.utils.clip_grad_norm_({as_code(model)}.parameters(), 1.0)"
+        "  # before optimizer.step()"
+    )
     match kind:
         case "NAN" | "SKIPPING":
             return "%%nanwatch  # as the cell's first line: names the operation that made it"
@@ -110,10 +136,12 @@ def _mend(kind: Kind, name: str, model: str) -> str:
             return clip
         case "VANISHING":
             return (
-                f"torch.nn.init.kaiming_normal_({name}, nonlinearity='relu')"
+                f"torch.nn.init.kaiming_normal_({as_code(name)}, nonlinearity='relu')"
                 "  # with ReLU; or add normalization or residual connections"
             )
         case "DEAD":
             return "torch.nn.LeakyReLU()  # in place of the ReLU after it; or a lower learning rate"
         case "UNUSED":
             return "%autograd loss  # shows where the way to it is cut"
+        case "PILING_UP":
+            return "optimizer.zero_grad()  # before loss.backward()"

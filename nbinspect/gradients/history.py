@@ -185,6 +185,7 @@ def _figures(index: int, parts: Sequence[Part], passes: Passes, rows: packed.Row
         n_evaluations=max(part.n_evaluations for part in parts),
         learning_rates=tuple(rate for part in parts for rate in part.learning_rates),
         optimizers=tuple(part.optimizer for part in parts if part.optimizer),
+        piled_up=any(part.piled_up for part in parts),
     )
 
 

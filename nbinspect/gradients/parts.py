@@ -92,6 +92,7 @@ class Part:
         skipped: the write did not happen.
         exponents: a histogram for each parameter, where wanted.
         n_evaluations: how often a closure was called.
+        piled_up: backward added to the gradients of its step before.
     """
 
     optimizer: str
@@ -102,6 +103,7 @@ class Part:
     skipped: bool = False
     exponents: tuple[Exponents, ...] = ()
     n_evaluations: int = 0
+    piled_up: bool = False
 
     @property
     def scale(self) -> float | None:

@@ -16,7 +16,9 @@ from nbinspect.records import Record
 if TYPE_CHECKING:
     import pandas as pd
 
-Kind = Literal["NAN", "EXPLODING", "VANISHING", "DEAD", "UNUSED", "SPIKING", "SKIPPING"]
+Kind = Literal[
+    "NAN", "EXPLODING", "VANISHING", "DEAD", "UNUSED", "PILING_UP", "SPIKING", "SKIPPING"
+]
 Figure = float | Unavailable
 
 
@@ -36,6 +38,8 @@ class Rules:
             steps of a shorter run, three at least).
         unused_steps: UNUSED: an optimizer has it, and no backward reached it in all of so many
             steps (in all steps of a shorter run).
+        piling_steps: PILING_UP: in so many steps running backward added to the gradients of the step
+            before, which nothing had set to zero.
         spike: SPIKING: the norm over all parameters is this many times the median of
             the last 50 steps, far outside of their own spread, and no small one by the standard
             of the first steps.
@@ -48,6 +52,7 @@ class Rules:
     growth: float = 100.0
     dead_steps: int = 10
     unused_steps: int = 10
+    piling_steps: int = 3
     spike: float = 10.0
     skipped_steps: int = 10
 
@@ -127,6 +132,7 @@ class StepFigures:
         n_evaluations: how often the optimizer called its closure, 0 without one.
         learning_rates: one for each parameter group of `optimizers`.
         optimizers: who wrote; none where the loop writes by itself.
+        piled_up: backward added to the gradients of the step before.
     """
 
     index: int
@@ -141,6 +147,7 @@ class StepFigures:
     n_evaluations: int = 0
     learning_rates: tuple[float, ...] = ()
     optimizers: tuple[str, ...] = ()
+    piled_up: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -111,7 +111,8 @@ class Health:
         self.n_read = 0
         self.zeros: dict[int, Streak] = {}
         self._groups: dict[tuple[int, ...], Group] = {}
-        self._vanishing, self._growing, self._skipping = Streak(), Streak(), Streak()
+        self._vanishing, self._growing = Streak(), Streak()
+        self._skipping, self._piling = Streak(), Streak()
         self._candidates: dict[str, tuple[int, float]] = {}
 
     def step(
@@ -137,6 +138,10 @@ class Health:
             self._note("SKIPPING", self._skipping.first, length, [], length)
         if figures.skipped:
             return
+        self._piling.note(figures.index, figures.piled_up)
+        if self._piling.length >= self.rules.piling_steps:
+            length = self._piling.length
+            self._note("PILING_UP", self._piling.first, length, [], length)
         norms = rows["norm"].astype(np.float64)
         finite = np.isfinite(norms)
         if not finite[reached].all() or _is_bad(figures.loss):

@@ -193,6 +193,8 @@ class Stepping:
         if not any(self._writing.values()):
             self._close()
             self._drop_unused()
+            for writer in self._writers.values():
+                writer.look()
         while len(self._running) >= MOST_OPEN_PASSES:  # of passes that failed
             self._running.pop(next(iter(self._running)))
         arrived = self._running[task] = []

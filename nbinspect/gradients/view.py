@@ -42,8 +42,9 @@ VERBS = {
     "NAN": "turns NaN or infinite",
     "EXPLODING": "explodes",
     "VANISHING": "vanishes",
-    "DEAD": "gets no gradient but 0",
+    "DEAD": "gets a gradient of nothing but zeros",
     "UNUSED": "is never reached",
+    "PILING_UP": "The gradients pile up",
     "SPIKING": "spikes",
     "SKIPPING": "The gradient scaler skips step after step",
 }

@@ -308,3 +308,93 @@ def test_thresholds_can_be_set():
     assert watch(model, sgd(model), rules=Rules(low=1e-12)).findings == ()
     with pytest.raises(ValueError, match="must rise"):
         gradwatch(rules=Rules(low=2, high=1))
+
+
+def unzeroed(model, optimizer, zero):
+    """Train for some steps, setting gradients to zero in some way, or not at all."""
+    for _ in range(6):
+        squares(model, torch.randn(8, 16)).backward()
+        optimizer.step()
+        zero(model, optimizer)
+
+
+def old_idiom(model, _optimizer):
+    for parameter in model.parameters():
+        parameter.grad.data.zero_()
+
+
+def by_hand(model, _optimizer):
+    for parameter in model.parameters():
+        parameter.grad = None
+
+
+@pytest.mark.parametrize(
+    ("zero", "expected"),
+    [
+        (lambda *_: None, ["PILING_UP"]),
+        (lambda _, optimizer: optimizer.zero_grad(), []),
+        (lambda _, optimizer: optimizer.zero_grad(set_to_none=False), []),
+        (lambda model, _: model.zero_grad(), []),
+        (old_idiom, []),
+        (by_hand, []),
+    ],
+)
+def test_gradients_that_pile_up(zero, expected):
+    model = mlp()
+    with gradwatch() as w:
+        unzeroed(model, torch.optim.SGD(model.parameters(), lr=1e-3), zero)
+    assert kinds(w.report) == expected
+    if expected:
+        (found,) = w.report.findings
+        assert (found.step, found.n_steps) == (1, 5)
+        assert found.mend.startswith("optimizer.zero_grad()")
+        assert "pile up" in w.report.text()
+
+
+def test_two_optimizers_that_take_turns_pile_nothing_up():
+    generator, critic = mlp(inputs=4), mlp(inputs=1)
+    first = torch.optim.SGD(generator.parameters(), lr=1e-3)
+    second = torch.optim.SGD(critic.parameters(), lr=1e-3)
+    with gradwatch() as w:
+        for _ in range(6):
+            made = generator(torch.randn(8, 4))
+            second.zero_grad()
+            squares(critic, made.detach()).backward()
+            second.step()
+            first.zero_grad()
+            squares(critic, made).backward()
+            first.step()
+    assert w.report.findings == ()
+
+
+def test_accumulation_over_passes_piles_nothing_up():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    with gradwatch() as w:
+        for step in range(16):
+            squares(model, torch.randn(8, 16)).backward()
+            if step % 4 == 3:
+                optimizer.step()
+                optimizer.zero_grad()
+    assert w.report.findings == ()
+
+
+def test_a_layer_replaced_after_the_optimizer_was_made():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3)
+    model[0] = nn.Linear(16, 32)
+    with gradwatch() as w:
+        train(model, optimizer, 4)
+    (found,) = w.report.findings
+    assert found.kind == "UNUSED"
+    assert "was a layer replaced after the optimizer was made?" in found.why
+    assert w.report.without_optimizer == ("model.0.weight", "model.0.bias")
+
+
+def test_every_mend_is_python():
+    model = mlp(depth=12, act=nn.Sigmoid)
+    with gradwatch() as w:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
+    (found,) = w.report.findings
+    assert found.mend.startswith("torch.nn.init.kaiming_normal_(model[0].weight")
+    compile(found.mend, "mend", "exec")
