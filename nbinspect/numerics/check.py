@@ -40,16 +40,6 @@ def can_be_bad(tensor: torch.Tensor) -> bool:
     return not (tensor.is_quantized or _torch.is_fake(tensor))
 
 
-def _is_plain(tensor: torch.Tensor) -> bool:
-    """Say whether a tensor can be added up as it is."""
-    return (
-        type(tensor) in PLAIN
-        and tensor.dtype in WIDE
-        and tensor.layout is torch.strided
-        and not (tensor.is_meta or tensor.is_nested or _torch.is_zero_tensor(tensor))
-    )
-
-
 def is_bad(tensor: torch.Tensor) -> bool:
     """Say whether a tensor holds a NaN or an Inf.
 
@@ -58,7 +48,8 @@ def is_bad(tensor: torch.Tensor) -> bool:
     Cost: one pass and one synchronisation; another where the sum is not finite. Copies nothing
     of a strided tensor while all is well.
     """
-    if _is_plain(tensor):
+    plain = type(tensor) in PLAIN and tensor.dtype in WIDE and tensor.layout is torch.strided
+    if plain and not (tensor.is_meta or tensor.is_nested or _torch.is_zero_tensor(tensor)):
         return not math.isfinite(tensor.sum().item()) and any(_extremes(tensor))
     try:
         return can_be_bad(tensor) and any(_is_bad(part) for part in dense_parts(tensor))
@@ -139,7 +130,7 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     found = []
     for tensor in tensors:
         if tensor.is_cpu:
-            if tensor.dtype is torch.float32 and tensor.numel() <= _SMALL and _is_plain(tensor):
+            if tensor.dtype is torch.float32 and type(tensor) in PLAIN and _is_small(tensor):
                 small.append(tensor)
             elif is_bad(tensor):
                 found.append(tensor)
@@ -157,6 +148,11 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
 
 _SMALL = 4096  # elements; of larger ones a copy costs more than a call
 _MANY = 64
+
+
+def _is_small(tensor: torch.Tensor) -> bool:
+    dense = tensor.layout is torch.strided and not tensor.is_nested
+    return dense and tensor.numel() <= _SMALL and not _torch.is_zero_tensor(tensor)
 
 
 def _bad_small(tensors: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -92,6 +92,7 @@ class Flow:
         origins: events that are origins, in order, one a key and step.
         counts: how often each key was met.
         modules: names of modules.
+        defers: whether there is a device whose values are looked at later.
         failed: what went wrong in here, "" for nothing; then no more is looked at.
     """
 
@@ -114,6 +115,9 @@ class Flow:
         self._formulas = Formulas(self)
         self._name_of = name_of
         self._waits_for = waits_for
+        devices = map(torch.device, (*_torch.accelerators(), "cpu"))
+        self.defers = not all(map(waits_for, devices))
+        self._next: tuple[Any, Any] = None, None  # the operation that is about to run
         self._deferred = Deferred(self._known_or_new)
         self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self._tainted: dict[int, _Tainted] = {}
@@ -161,7 +165,8 @@ class Flow:
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look at what an operation is about to overwrite."""
-        seen = plan(func)
+        self._next = func, plan(func)
+        seen = self._next[1]
         if not seen.written or self.in_optimizer or self.failed:
             return
         self._before = [
@@ -178,16 +183,11 @@ class Flow:
             return
         try:
             self.n_ops += 1
-            self._formulas.adopt()
-            seen = plan(func)
-            if seen.by_two_ways:
-                self._formulas.note(result)
+            seen = self._next[1] if self._next[0] is func else plan(func)
+            if seen.by_two_ways or self._formulas.fresh:
+                self._formulas.follow(result if seen.by_two_ways else None)
             number = _torch.next_sequence_number()
-            if (
-                number is not None
-                and number != self.sites.last
-                and _torch.current_autograd_node() is None
-            ):
+            if number != self.sites.last:
                 self._note_forward(number, args)
             if seen.skip and "empty" in seen.base:
                 self._deferred.forget(tensors_in(result))
@@ -196,7 +196,7 @@ class Flow:
             if seen.reads_number:
                 self._note_number(args[0], result)
                 return
-            if self._is_deferred(seen, args, kwargs, result):
+            if self.defers and self._is_deferred(seen, args, kwargs, result):
                 return
             bad = self._bad_results(seen, args, kwargs, result)
             if bad:
@@ -236,15 +236,18 @@ class Flow:
         if not seen.written and type(result) is torch.Tensor:
             return [result] if is_bad(result) else []
         written = written_values(seen, args, kwargs)
-        # The same tensor is often both: once is enough.
-        each = {id(one): one for one in tensors_in([written, result])}
-        bad = [one for one in each.values() if is_bad(one)]
+        if len(written) == 1 and result is written[0] and type(result) in PLAIN:
+            bad = [result] if is_bad(result) else []
+        else:  # the same tensor is often both: once is enough
+            each = {id(one): one for one in tensors_in([written, result])}
+            bad = [one for one in each.values() if is_bad(one)]
         if self._tainted and written and not bad:
             self._cleaned(tensors_in(written))
         return bad
 
-    def _note_forward(self, number: int, args: tuple[Any, ...]) -> None:
-        self.sites.last = number
+    def _note_forward(self, number: int | None, args: tuple[Any, ...]) -> None:
+        if number is None or _torch.current_autograd_node() is not None:
+            return
         frame = sys._getframe(_DEPTH + 1)
         module = self.modules.running(frame)
         self.ran_module = self.ran_module or bool(module)

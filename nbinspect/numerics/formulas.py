@@ -51,23 +51,25 @@ class Formulas:
 
     Attributes:
         stream: that one.
+        fresh: results whose nodes are still to be adopted.
     """
 
     def __init__(self, told: Told) -> None:
         self.stream: OpStream | None = None
         self._told = told
-        self._fresh: list[weakref.ref[torch.Tensor]] = []
+        self.fresh: list[weakref.ref[torch.Tensor]] = []
         self._handles: list[Any] = []
 
-    def note(self, result: Any) -> None:
+    def follow(self, result: Any) -> None:
         """Take the result of a forward operation; its node will be there at the next one."""
-        self._fresh += [weakref.ref(one) for one in tensors_in(result)]
+        self.adopt()
+        self.fresh += [weakref.ref(one) for one in tensors_in(result)]
 
     def adopt(self) -> None:
         """Watch out for the nodes of the results that were noted."""
-        if not self._fresh:
+        if not self.fresh:
             return
-        fresh, self._fresh = self._fresh, []
+        fresh, self.fresh = self.fresh, []
         nodes = {}
         for ref in fresh:
             tensor = ref()
@@ -106,7 +108,7 @@ class Formulas:
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
-        self._fresh.clear()
+        self.fresh.clear()
 
     def forget_old(self) -> None:
         """Forget the nodes that are gone."""

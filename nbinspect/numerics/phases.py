@@ -6,6 +6,7 @@ from types import CodeType, FrameType
 from typing import NamedTuple
 
 from nbinspect import _torch, notebook
+from nbinspect.numerics.sites import ForwardSites, spot
 from nbinspect.ops import ModuleNames, Site, user_site
 
 ACCUMULATION = -1  # stands for the number of a node that adds to a leaf's gradient, and has none
@@ -34,7 +35,7 @@ class Phases:
 
     def __init__(self) -> None:
         self.modules = ModuleNames()
-        self._made: dict[int, tuple[Site, str]] = {}
+        self._sites = ForwardSites()
 
     def place(self, frame: FrameType) -> tuple[Place, int | None, bool]:
         """Give the place, the number of the node that runs, and whether a checkpoint recomputes.
@@ -47,22 +48,22 @@ class Phases:
         node = _torch.current_autograd_node()
         if node is not None:
             number = _torch.sequence_number(node)
-            number = ACCUMULATION if number is None else number
+            made, module = self._sites.find(node)
             del node
             if self._recomputes(frame):
                 return self._forward(frame), None, True
-            site, module = self._made.get(number, (None, ""))
-            return Place("backward", site or user_site(frame), module), number, False
+            number = ACCUMULATION if number is None else number
+            return Place("backward", made.site or user_site(frame), module), number, False
         if _in_optimizer(frame):
             return Place("optimizer", user_site(frame), ""), None, False
         return self._forward(frame), None, False
 
     def _forward(self, frame: FrameType) -> Place:
-        place = Place("forward", user_site(frame), self.modules.running(frame))
+        here, module = spot(frame), self.modules.running(frame)
         number = _torch.next_sequence_number()
-        if number is not None:
-            self._made.setdefault(number - 1, (place.site, place.module))
-        return place
+        if number is not None and number != self._sites.last:
+            self._sites.add(number, here, module)
+        return Place("forward", here.site, module)
 
     def _recomputes(self, frame: FrameType | None) -> bool:
         """Say whether a module's forward runs inside the backward pass, as checkpoints make it."""

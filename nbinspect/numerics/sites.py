@@ -37,7 +37,11 @@ def spot(frame: FrameType | None) -> Spot:
 
 
 class ForwardSites:
-    """Remembers which line and module made each autograd node of this step and the one before."""
+    """Remembers which line and module made each autograd node of this step and the one before.
+
+    Attributes:
+        last: the number up to which nodes are known.
+    """
 
     def __init__(self) -> None:
         self._numbers: list[int] = []
@@ -47,6 +51,7 @@ class ForwardSites:
 
     def add(self, number: int, place: Spot, module: str) -> None:
         """Note that the nodes up to `number` were made here."""
+        self.last = number
         if self._numbers and number <= self._numbers[-1]:  # another thread counts on its own
             return
         self._numbers.append(number)

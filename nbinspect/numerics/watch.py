@@ -110,8 +110,7 @@ class NanWatch:
         waits_for = _always if sync else _is_cpu
         self._flow = Flow(_name_now, waits_for)
         # Where verdicts are put off the values are gone, and running the step again shows them.
-        devices = map(torch.device, (*_torch.accelerators(), "cpu"))
-        self._replays = light or not all(map(waits_for, devices))
+        self._replays = light or self._flow.defers
         self._stream = self._flow.stream(eager=eager)
         self._findings = Findings(self._flow)
         self._steps = Steps(self)
