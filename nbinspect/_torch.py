@@ -433,8 +433,13 @@ def is_tracing() -> bool:
 
 def has_compiled() -> bool:
     """Say whether ``torch.compile`` has compiled anything in this process."""
+    return n_compiled_graphs() > 0
+
+
+def n_compiled_graphs() -> int:
+    """Say how many graphs ``torch.compile`` has compiled in this process."""
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return bool(counters.get("stats", {}).get("unique_graphs"))
+    return int(counters.get("stats", {}).get("unique_graphs") or 0)
 
 
 @contextmanager

@@ -88,7 +88,7 @@ class Search:
         ]
         self.spread(starts)
         self._through_hooks = True
-        owners = [state for state in self.arrivals if state.key >= 0]
+        owners = [state for state in self.arrivals if state.key >= 0 and self._is_named(state)]
         todo: Queue = []
         for state in owners:
             for reference in self.graph.children.get(state.key, ()):
@@ -96,6 +96,10 @@ class Search:
                     self._arrive(state, reference, "HOOK", todo)
         self._run(todo)
         self._through_hooks = False
+
+    def _is_named(self, state: State) -> bool:
+        """Say whether a hook's owner is not better known as a parameter of a model."""
+        return state.kind != "OPTIMIZER_STATE" or "PARAMETER" not in self.kinds[state.key]
 
     def spread(self, starts: Iterable[Start]) -> None:
         """Reach all that `starts` lead to and that was not reached at less cost."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from types import FrameType, FunctionType
+from types import CellType, FrameType, FunctionType
 from typing import Any
 
 from nbinspect.heapgraph.graph import HeapGraph, Unexplained
@@ -85,7 +85,7 @@ def _cycle_starts(graph: HeapGraph, keys: set[int]) -> list[tuple[int, bool]]:
     return starts
 
 
-def _plainness(graph: HeapGraph, key: int) -> tuple[bool, bool, bool, int]:
+def _plainness(graph: HeapGraph, key: int) -> tuple[bool, bool, bool, bool, int]:
     """Put objects of the user's own types first, then leaves: they say most about the cycle."""
     value = graph.objects[key]
     module = str(class_dict(type(value)).get("__module__", ""))
@@ -93,7 +93,9 @@ def _plainness(graph: HeapGraph, key: int) -> tuple[bool, bool, bool, int]:
     is_leaf = is_tensor(value) and value.is_leaf
     is_dull = is_builtin and not isinstance_of(value, FunctionType, FrameType)
     is_dull = is_dull or (is_tensor(value) and not is_leaf) or is_node(value)
-    return is_dull, not is_leaf and module.partition(".")[0] == "torch", not is_leaf, key
+    is_box = isinstance_of(value, dict, list, tuple, set, CellType)
+    of_torch = not is_leaf and module.partition(".")[0] == "torch"
+    return is_dull, is_box, of_torch, not is_leaf, key
 
 
 def _is_native(links: Any) -> bool:

@@ -79,11 +79,11 @@ def _left_behind(rounds: Rounds, before: Census, anew: set[str]) -> list[Growth]
     after = rounds.census()
     found = []
     for group in by_holder(survivors(rounds.survivors(), after)):
-        if _is_replaced(group, rounds, anew):
+        if _is_replaced(group.members, rounds, anew):
             continue
         growth = growth_of(group, 0, 0)
         was = _held_by(growth.holder, before)
-        added = _held_by(growth.holder, after) - was if was else size_of(group)
+        added = _held_by(growth.holder, after) - was if was else size_of(group.members)
         if added > 0:
             found.append(replace(growth, bytes_per_run=added))
     return sorted(found, key=lambda one: -one.bytes_per_run)

@@ -1,13 +1,15 @@
-"""How many Python objects of each type there are, and whose number rises every time."""
+"""How many Python objects there are and how long containers are, and what rises every time."""
 
 from __future__ import annotations
 
 import gc
 from collections import Counter
-from itertools import pairwise
+from collections.abc import Iterable
+from itertools import compress, pairwise
 from typing import Any
 
 from nbinspect.heapgraph.graph import collector_paused
+from nbinspect.leaks.lengths import Lengths
 from nbinspect.tensors import class_name
 
 OWN = ("nbinspect.", "torch.storage.", "weakref.")
@@ -21,12 +23,17 @@ _MODULE: Any = vars(type)["__module__"]
 class ObjectCounts:
     """Counts live objects by type, as often as asked.
 
+    Attributes:
+        counts: one for each time.
+        lengths: which containers got longer between these.
+
     Blind to: objects that the collector does not track: numbers, strings, NumPy arrays.
-    Source: ``gc.get_objects``. The same counts as ``objgraph.typestats`` at a tenth of its time.
+    Source: ``gc.get_objects``; the numbers and names are those of `objgraph.most_common_types`.
     """
 
     def __init__(self) -> None:
         self.counts: list[dict[str, int]] = []
+        self.lengths = Lengths()
         self._ids: list[dict[str, set[int]]] = [{}, {}]
 
     def count(self) -> None:
@@ -35,27 +42,23 @@ class ObjectCounts:
             objects = gc.get_objects()
             kinds = list(map(type, objects))
             # By id, since a metaclass may have an `__eq__` of its own.
-            distinct = dict(zip(map(id, kinds), kinds, strict=True))
-            counts: dict[str, int] = {}
-            for key, number in Counter(map(id, kinds)).items():
-                name = type_name(distinct[key])
-                counts[name] = counts.get(name, 0) + number
-            self.counts.append(counts)
-            self._note_ids(objects, kinds, distinct)
+            keys = list(map(id, kinds))
+            distinct = dict(zip(keys, kinds, strict=True))
+            self.counts.append(_by_name(keys, distinct))
+            self._ids = [self._ids[1], self._ids_of(set(self.rising(0)), objects, keys, distinct)]
+            self.lengths.note(objects, keys, distinct)
             del objects, kinds
 
-    def _note_ids(self, objects: list[Any], kinds: list[type], distinct: dict[int, type]) -> None:
-        """Remember which objects of the rising types there are, to tell later which are new."""
-        rising = set(self.rising(0))
-        if not rising:
-            self._ids = [self._ids[1], {}]
-            return
-        named = {key: name for key, kind in distinct.items() if (name := type_name(kind)) in rising}
-        found: dict[str, set[int]] = {name: set() for name in rising}
-        for one, key in zip(objects, map(id, kinds), strict=True):
-            if key in named:
-                found[named[key]].add(id(one))
-        self._ids = [self._ids[1], found]
+    def _ids_of(
+        self, names: set[str], objects: list[Any], keys: list[int], distinct: dict[int, type]
+    ) -> dict[str, set[int]]:
+        """Give the ids of all objects of some types, to tell later which are new."""
+        named = {key: name for key, kind in distinct.items() if (name := type_name(kind)) in names}
+        found: dict[str, set[int]] = {name: set() for name in names}
+        chosen = list(map(named.__contains__, keys))
+        for one, key in zip(compress(objects, chosen), compress(keys, chosen), strict=True):
+            found[named[key]].add(id(one))
+        return found
 
     def rising(self, first: int) -> list[str]:
         """Name the types whose number rose every time since count number `first`."""
@@ -70,22 +73,38 @@ class ObjectCounts:
             and all(new.get(name, 0) - old.get(name, 0) > _expected(name) for old, new in pairs)
         ]
 
-    def new(self, name: str) -> list[Any]:
-        """List objects of this type that came between the last two counts, a few at most."""
+    def new(self, names: Iterable[str]) -> dict[str, list[Any]]:
+        """List objects of these types that came between the last two counts, a few at most."""
         old, last = self._ids
-        wanted = last.get(name, set()) - old.get(name, set())
-        found = []
-        for one in gc.get_objects():
-            if id(one) in wanted and type_name(type(one)) == name:
-                found.append(one)
-                if len(found) == MOST_NEW:
-                    break
+        found: dict[str, list[Any]] = {name: [] for name in names}
+        nothing = set[int]()
+        new = {name: last.get(name, nothing) - old.get(name, nothing) for name in found}
+        wanted = nothing.union(*new.values())
+        objects = gc.get_objects()
+        for one in compress(objects, [id(one) in wanted for one in objects]):
+            name = type_name(type(one))
+            if id(one) in new.get(name, nothing) and len(found[name]) < MOST_NEW:
+                found[name].append(one)
         return found
 
     def close(self) -> None:
         """Forget all."""
         self.counts.clear()
+        self.lengths = Lengths()
         self._ids = [{}, {}]
+
+
+def _by_name(keys: list[int], distinct: dict[int, type]) -> dict[str, int]:
+    """Count as `count_types` does, under the same names.
+
+    objgraph asks object by object, which takes three times as long: over a million objects 0.4 s
+    instead of 0.15 s after each repetition.
+    """
+    counts: dict[str, int] = {}
+    for key, number in Counter(keys).items():
+        name = type_name(distinct[key])
+        counts[name] = counts.get(name, 0) + number
+    return counts
 
 
 def _expected(name: str) -> int:

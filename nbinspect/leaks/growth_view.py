@@ -21,6 +21,7 @@ from nbinspect.memory.view import code_spans
 from nbinspect.render.format import bytes_text, plain_number
 
 N_ADVICE = 3
+LONGER = "tensor that gets longer"
 GROWTHS = (
     Column("kept by", "name"),
     Column("as", "kind"),
@@ -55,6 +56,9 @@ def _headline(report: LeakReport) -> tuple[Span, ...]:
     if not report.growths:
         if report.error and report.n < 2:
             return (Code(report.error), " ended it before anything could be compared.")
+        if rest := report.unexplained_bytes_per_run:
+            each = f"{bytes_text(rest, signed=True)} each run"
+            return (f"No tensor and no list grows {over}, but the process does: {each}.",)
         return (f"Nothing grows {over}.",)
     first = report.growths[0]
     spans: list[Span] = [
@@ -63,9 +67,8 @@ def _headline(report: LeakReport) -> tuple[Span, ...]:
         _what(first),
     ]
     if first.where is not None:
-        spans += [" what is made at ", Code(first.where.label)]
-    else:
-        spans.append(" it")
+        made = " at " if first.pattern == LONGER else " what is made at "
+        spans += [made, Code(first.where.label)]
     spans.append(".")
     if len(report.growths) > 1:
         more = len(report.growths) - 1
@@ -74,12 +77,17 @@ def _headline(report: LeakReport) -> tuple[Span, ...]:
 
 
 def _what(one: Growth) -> str:
-    items = f", +{plain_number(round(one.items_per_run, 1))} items" if one.items_per_run else ""
+    n = round(one.items_per_run, 1)
+    items = f", +{plain_number(n)} item{'s' * (n != 1)}" if n else ""
     about = f" ({one.container}{items})" if one.container else ""
     if one.state == "garbage":
-        return f"{about}, in a cycle, keeps"
-    if one.state == "uncollectable":
-        return f"{about}, in a cycle through C++, keeps"
+        about += ", in a cycle,"
+    elif one.state == "uncollectable":
+        about += ", in a cycle through C++,"
+    if one.pattern == LONGER:
+        return " gets longer"
+    if one.where is None:
+        return f"{about} {'keeps more each time' if one.tensors_per_run else 'gets longer'}"
     return f"{about} keeps" + (" the graph of" if one.kind == "SAVED_FOR_BACKWARD" else "")
 
 
@@ -170,6 +178,11 @@ def _notes(report: LeakReport) -> Iterator[str]:
         yield f"gc.collect() at the end freed {bytes_text(report.collected_bytes)}."
     elif any(one.state == "garbage" for one in report.growths):
         yield "Nothing was collected; with --collect the end says what gc.collect() frees."
+    if rest := report.unexplained_bytes_per_run:
+        yield (
+            f"The process gets {bytes_text(rest)} larger in each repetition that nothing above "
+            "explains: NumPy arrays that are replaced by larger ones, or memory of a library's own."
+        )
     if report.error:
         yield f"{report.error} ended it after {report.n + report.n_warmup} whole repetitions."
     yield from report.notes

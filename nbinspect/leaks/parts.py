@@ -228,7 +228,9 @@ def _repeated(run: Callable[[], None], part: str, n: int) -> PartGrowth:
         with rounds:
             for _ in rounds.repeat(n + 1):
                 run()
-        found = growths(survivors(rounds.survivors(), rounds.census()), 1, n + 1)
+        found = growths(
+            survivors(rounds.survivors(), rounds.census()), 1, n + 1, rounds.rising_lines(1)
+        )
     except Exception as error:  # the user's own code, called in a way that does not suit it
         return _not_run(part, error)
     finally:

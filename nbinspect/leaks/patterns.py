@@ -9,13 +9,27 @@ from typing import NamedTuple
 
 from nbinspect import notebook
 from nbinspect.heapgraph.letting_go import is_assignable
+from nbinspect.heapgraph.resolving import is_of_library
 from nbinspect.holders import Claim
+from nbinspect.leaks.containers import Filling, filling
 from nbinspect.ops import Site
-from nbinspect.referrers.records import ReferenceReport
+from nbinspect.render.format import count
 
+TENSORS = {"Tensor", "Parameter", "ndarray"}
 MODELS = {"PARAMETER", "BUFFER", "OPTIMIZER_STATE"}
-CLEARED = {"list", "dict", "set", "deque", "defaultdict", "OrderedDict"}
+CLEARED = {"list", "dict", "set", "deque"}
 IN_FRAME = re.compile(r"^frame .*?, variable ")
+CUT_GRADIENTS = (
+    "import gc, torch; [setattr(one, 'grad', None) for one in gc.get_objects() "
+    "if type(one) in (torch.Tensor, torch.nn.Parameter) and one.is_leaf "
+    "and one.grad is not None and one.grad.grad_fn is not None]"
+)
+CUT_CTX = "import gc; [vars(one).clear() for one in gc.get_objects() if type(one).__name__ == {!r}]"
+CTX = re.compile(r"grad_fn (\w+Backward)\b")  # torch's own end in a number
+ON_CTX = (
+    "A node of the graph keeps its own output as an attribute of `ctx`: hand it to "
+    "`ctx.save_for_backward` instead."
+)
 SMALL_PART = 0.5  # a view that uses less of its storage keeps the rest for nothing
 
 
@@ -32,7 +46,9 @@ class Evidence:
         used_fraction: how much of the storages is used by the tensors over them.
         is_scalar: what the holder has under its own name is one number.
         sites: the lines that allocated it.
-        report: who keeps one tensor of it.
+        chain: one chain of references to it, "" if none was found.
+        code: the line that lets go of the end of that chain, "" if there is none.
+        hooks: ids of the hooks through which the first and the last of it are held.
     """
 
     holder: str
@@ -43,17 +59,19 @@ class Evidence:
     used_fraction: float
     is_scalar: bool
     sites: tuple[Site, ...]
-    report: ReferenceReport
+    chain: str
+    code: str
+    hooks: frozenset[int] = frozenset()
 
     @property
     def name(self) -> str:
         """The holder as its own code calls it."""
-        return IN_FRAME.sub("", self.holder)
+        return without_frame(self.holder)
 
     @property
-    def chain(self) -> str:
-        """One chain of references, "" if there is none."""
-        return str(self.report.chains[0]) if self.report.chains else ""
+    def filling(self) -> Filling:
+        """What the container is filled with."""
+        return filling(self.holder)
 
 
 class Pattern(NamedTuple):
@@ -62,6 +80,11 @@ class Pattern(NamedTuple):
     name: str
     advice: str
     code: str = ""
+
+
+def without_frame(holder: str) -> str:
+    """Give a holder's name as its own code calls it."""
+    return IN_FRAME.sub("", holder)
 
 
 def recognised(evidence: Evidence) -> Pattern:
@@ -85,17 +108,16 @@ def _uncollectable(one: Evidence) -> Pattern | None:
             "create_graph=True)` instead of `backward(create_graph=True)`, or set `.grad = None` "
             "after each step."
         )
-        return Pattern("backward with create_graph", advice)
-    advice = (
-        "A node of the graph keeps its own output as an attribute of `ctx`: hand it to "
-        "`ctx.save_for_backward` instead."
-    )
-    return Pattern("output kept on ctx", advice)
+        return Pattern("backward with create_graph", advice, CUT_GRADIENTS)
+    found = CTX.search(one.chain)
+    return Pattern("output kept on ctx", ON_CTX, CUT_CTX.format(found[1]) if found else "")
 
 
 def _self_cycle(one: Evidence) -> Pattern | None:
     if one.state != "garbage":
         return None
+    if CTX.search(one.chain):
+        return Pattern("output kept on ctx", ON_CTX, "import gc; gc.collect()")
     whose = one.name.partition(".")[0]
     advice = (
         f"`{whose}` refers to itself, so it dies only when Python's collector runs, which knows "
@@ -108,9 +130,9 @@ def _self_cycle(one: Evidence) -> Pattern | None:
 def _kept_error(one: Evidence) -> Pattern | None:
     if _main(one) != "TRACEBACK" and not re.search(r", frame |\bframe \w", one.holder + one.chain):
         return None
-    if _main(one) == "FRAME" or not one.report.code:
+    if _main(one) == "FRAME" or not one.code:
         return None
-    code = one.report.code if not one.container else _cleared(one)
+    code = one.code if not one.container else _cleared(one)
     advice = "Keep the text of an error, `str(error)`, instead of the error with its calls."
     return Pattern("errors kept with their calls", advice, code)
 
@@ -134,8 +156,27 @@ def _hook(one: Evidence) -> Pattern | None:
             f"A hook adds to `{one.name}` at each call: keep the latest only, or `.item()` of it."
         )
         return Pattern("hook that stores tensors", advice, _cleared(one))
+    if len(one.hooks) > 1:
+        advice = (
+            "Each repetition registers the hook again: register it once, or call "
+            "`handle.remove()` when done."
+        )
+        return Pattern("hook registered again", advice, one.code)
     advice = "A hook stores what passes through it: take it off with `handle.remove()` when done."
-    return Pattern("hook that stores tensors", advice, one.report.code)
+    return Pattern("hook that stores tensors", advice, one.code)
+
+
+def _unfinished(one: Evidence) -> Pattern | None:
+    if " of thread " in one.chain:
+        advice = (
+            "A thread of each repetition still runs: let it come to its end, and wait for that with "
+            "`thread.join()`."
+        )
+        return Pattern("threads that do not end", advice)
+    if "coroutine " not in one.chain:
+        return None
+    advice = "Each repetition starts a task that does not end: `await` it, or `task.cancel()` it."
+    return Pattern("tasks that do not end", advice, _cleared(one))
 
 
 def _cached(one: Evidence) -> Pattern | None:
@@ -144,12 +185,16 @@ def _cached(one: Evidence) -> Pattern | None:
         return None
     found = re.search(r"lru_cache of ([\w.]+)", text)
     named = found[1] if found else ""
-    advice = (
-        f"The cache of `{named}` belongs to the class, and its keys hold every instance: cache on "
-        "the instance, or give it a small `maxsize`."
-    )
-    code = one.report.code or (f"{named}.cache_clear()" if is_assignable(named) else "")
-    return Pattern("lru_cache on a method", advice, code)
+    advice = f"The cache of `{named}` keeps what it is called with and what it gives: "
+    advice += "give it a small `maxsize`."
+    if "." in named:
+        advice = (
+            f"The cache of `{named}` belongs to the class, and its keys hold every instance: cache "
+            "on the instance, or give it a small `maxsize`."
+        )
+    code = one.code or (f"{named}.cache_clear()" if is_assignable(named) else "")
+    name = "lru_cache on a method" if "." in named else "lru_cache"
+    return Pattern(name, advice, code)
 
 
 def _on_ctx(one: Evidence) -> Pattern | None:
@@ -176,6 +221,9 @@ def _graph(one: Evidence) -> Pattern | None:
         advice = f"`{one.name}` keeps the graph behind each item: append {keep} of it.{retained}"
         name = "retain_graph" if retained else "loss or outputs kept with their graphs"
         return Pattern(name, advice, _detached(one))
+    if one.filling.container:
+        advice = f"`{one.name}` carries the graph of every earlier repetition: detach its tensors."
+        return Pattern("state not detached", advice + retained, _each(one, "detach"))
     if one.is_scalar:
         advice = (
             f"`{one.name}` carries the graphs of all that was added to it: add `.item()`.{retained}"
@@ -191,6 +239,25 @@ def _graph(one: Evidence) -> Pattern | None:
 def _models(one: Evidence) -> Pattern | None:
     if _main(one) not in MODELS:
         return None
+    optimizer, _, part = one.name.rpartition(".")
+    if part == "param_groups":
+        advice = (
+            f"`{optimizer}` gets one more group of parameters each time: call `add_param_group` "
+            "once for each, or make a new optimizer."
+        )
+        return Pattern("parameters added to an optimizer", advice)
+    if part == "state" and _main(one) == "OPTIMIZER_STATE":
+        advice = (
+            f"`{one.name}` keeps the state of parameters that are no longer used: make a new "
+            "optimizer when the parameters are new."
+        )
+        return Pattern("optimizer state of old parameters", advice)
+    if one.filling.is_of_model:
+        advice = (
+            f"`{one.name}` is part of a model and gets more parameters each time: make them once, "
+            "in `__init__`."
+        )
+        return Pattern("model that gets longer", advice)
     advice = (
         f"`{one.name}` keeps a whole model or optimizer of each repetition: keep its score, or "
         "save its `state_dict()` to a file."
@@ -208,7 +275,15 @@ def _views(one: Evidence) -> Pattern | None:
 def _kept(one: Evidence) -> Pattern | None:
     if not one.container:
         return None
+    kind = one.filling.item
     advice = f"`{one.name}` gets longer each time: keep numbers (`.item()`), or only the last few."
+    if kind and kind not in TENSORS and not one.filling.is_nested:
+        advice = (
+            f"`{one.name}` gets longer each time, by objects of type {kind}: add each only once, "
+            "and take out what is no longer needed."
+        )
+    if one.filling.most is not None:
+        advice += f" It stops growing at its `maxlen` of {count(one.filling.most)}."
     root = notebook.user_namespace().get(one.holder.partition(".")[0])
     if isinstance(root, type):
         advice += " It belongs to the class, so no instance takes it along when it goes."
@@ -216,10 +291,10 @@ def _kept(one: Evidence) -> Pattern | None:
 
 
 def _other(one: Evidence) -> Pattern:
-    if one.report.chains and one.holder != str(one.report.chains[0]) and is_assignable(one.holder):
+    if one.chain and one.holder != one.chain and is_assignable(one.holder):
         advice = f"`{one.name}` leads to one more each time: cut the chain of objects somewhere."
         return Pattern("chain of objects", advice, f"del {one.holder}")
-    return Pattern("", "Let it go, or replace it instead of adding to it.", one.report.code)
+    return Pattern("", "Let it go, or replace it instead of adding to it.", one.code)
 
 
 RULES: tuple[Callable[[Evidence], Pattern | None], ...] = (
@@ -229,6 +304,7 @@ RULES: tuple[Callable[[Evidence], Pattern | None], ...] = (
     _cached,
     _hook,
     _kept_error,
+    _unfinished,
     _on_ctx,
     _graph,
     _models,
@@ -246,27 +322,27 @@ def _main(one: Evidence) -> str:
 def _cleared(one: Evidence) -> str:
     """Give the line that empties the holder."""
     if one.container in CLEARED and is_assignable(one.holder):
-        return f"{one.holder}.clear()"
-    return one.report.code
+        return "" if is_of_library(one.holder) else f"{one.holder}.clear()"
+    return one.code
 
 
 def _detached(one: Evidence) -> str:
     if one.container:
         return _each(one, "detach")
-    return f"{one.holder} = {one.holder}.detach()" if is_assignable(one.holder) else one.report.code
+    return f"{one.holder} = {one.holder}.detach()" if is_assignable(one.holder) else one.code
 
 
 def _each(one: Evidence, method: str) -> str:
     """Give the line that puts the result of a method in each item's place."""
-    owners = {claim.owner for claim in one.claims if claim.kind == "VARIABLE"}
-    direct = any(re.fullmatch(r"\[[^][]+\]", owner.removeprefix(one.holder)) for owner in owners)
-    if not is_assignable(one.holder) or not direct:
+    holder, inside = one.holder, one.filling
+    if not is_assignable(holder) or not inside.is_all_tensors:
         return _cleared(one)
-    if one.container == "list":
-        return f"{one.holder}[:] = [one.{method}() for one in {one.holder}]"
-    if one.container == "dict":
-        items = f"{one.holder}.items()"
-        return f"{one.holder}.update({{key: one.{method}() for key, one in {items}}})"
+    if inside.container == "list":
+        return f"{holder}[:] = [one.{method}() for one in {holder}]"
+    if inside.container == "tuple":
+        return f"{holder} = tuple(one.{method}() for one in {holder})"
+    if inside.container == "dict":
+        return f"{holder}.update({{key: one.{method}() for key, one in {holder}.items()}})"
     return _cleared(one)
 
 

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 from nbinspect.blocks import View
 from nbinspect.records import Holding, Reading, Record, SourceLine
+
+LEAST_RISES = 3
+LEAST_RISE_BYTES = 2 << 20  # of every repetition; watching leaves some memory in pieces too
+LEAST_REST_BYTES = 8 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,6 +170,7 @@ class ObjectGrowth:
         bytes_per_run: their own bytes, without what they refer to.
         n_objects: how many there are now.
         holder: a chain of references to one that the last repetition added.
+        runs: ``thread`` or ``process`` if they stand for one that is still running.
     """
 
     type_name: str
@@ -172,6 +178,7 @@ class ObjectGrowth:
     bytes_per_run: int
     n_objects: int
     holder: str
+    runs: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,6 +238,20 @@ class LeakReport(Record):
     def bytes_per_run(self) -> int:
         """Bytes that a repetition leaves behind, over all holders."""
         return sum(one.bytes_per_run for one in self.growths)
+
+    @property
+    def unexplained_bytes_per_run(self) -> int:
+        """What the process itself grows by with every repetition and no growth explains.
+
+        0 where it does not grow every time, or where that is not known.
+        """
+        sizes = [one for one in self.process_bytes if isinstance(one, int)]
+        if len(sizes) < len(self.process_bytes) or len(sizes) <= LEAST_RISES:
+            return 0
+        rises = [new - old for old, new in pairwise(sizes)]
+        on_host = (one for one in self.growths if "cuda" not in one.device)
+        rest = round(sum(rises) / len(rises)) - sum(one.bytes_per_run for one in on_host)
+        return rest if min(rises) > LEAST_RISE_BYTES and rest > LEAST_REST_BYTES else 0
 
     def view(self) -> View:
         """Show what grows, who keeps it and how to mend it."""

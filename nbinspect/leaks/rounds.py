@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Self
 
 from nbinspect import _torch
@@ -17,10 +18,13 @@ from nbinspect.holders import Census, census
 from nbinspect.leaks.counts import ObjectCounts
 from nbinspect.memory.system import process_bytes
 from nbinspect.memory.tracker import LiveStorage, Tracker
-from nbinspect.ops import OpStream
+from nbinspect.ops import OpStream, Site
 from nbinspect.tensors import looking, tensors_of_python
 
 PINNED = "pinned host memory"
+LEAST_RISES = 3  # that are no chance
+Line = tuple[str, Site]
+"""A device, and a line that made tensors on it."""
 
 
 @dataclass(slots=True)
@@ -30,11 +34,15 @@ class Boundary:
     Attributes:
         serial: the number of storages met so far; those with a higher one are younger.
         sizes: (bytes, storages) by device.
+        by_line: bytes by device and the line that made them, of what was made under watch.
+        n_graphs: how many graphs torch.compile had compiled.
     """
 
     serial: int
     process_bytes: Reading
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
+    by_line: dict[Line, int] = field(default_factory=dict)
+    n_graphs: int = 0
 
 
 class Rounds:
@@ -80,10 +88,16 @@ class Rounds:
         with collector_paused(), looking():
             self._tracker.know(tensors_of_python())
         boundary = Boundary(self._tracker.n_met, process_bytes())
+        boundary.n_graphs = _torch.n_compiled_graphs()
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+        lines: dict[Line, int] = defaultdict(int)
         for one in self._tracker.living():
-            sums[_place(one)][0] += one.size_bytes
-            sums[_place(one)][1] += 1
+            place = sums[_place(one)]
+            place[0] += one.size_bytes
+            place[1] += 1
+            if one.origin is not None:
+                lines[one.device, one.origin.site] += one.size_bytes
+        boundary.by_line = dict(lines)
         boundary.sizes = {name: (size, number) for name, (size, number) in sums.items()}
         self.boundaries.append(boundary)
 
@@ -100,6 +114,22 @@ class Rounds:
             for one in self._tracker.living()
             if one.serial > serials[0]
         ]
+
+    def rising_lines(self, first: int) -> dict[Line, int]:
+        """Give the lines whose tensors take more after every repetition, with the bytes of each.
+
+        Args:
+            first: number of the boundary to begin with.
+        """
+        told = [one.by_line for one in self.boundaries[first:]]
+        if len(told) <= LEAST_RISES:
+            return {}
+        series = {line: [one.get(line, 0) for one in told] for line in told[-1]}
+        return {
+            line: round((sizes[-1] - sizes[0]) / (len(sizes) - 1))
+            for line, sizes in series.items()
+            if all(new > old for old, new in pairwise(sizes))
+        }
 
     def fraction(self, one: LiveStorage) -> float:
         """Say when within the watch a storage was made: 0 at its start, 1 at its end."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import partial
+from itertools import pairwise
 from typing import Any, Self
 
 from nbinspect.blocks import Reading, Unavailable
@@ -15,6 +16,7 @@ from nbinspect.leaks.objects import object_growths, python_growths
 from nbinspect.leaks.parts import Parts, part_growths
 from nbinspect.leaks.records import DeviceGrowth, Growth, LeakReport, PartGrowth
 from nbinspect.leaks.rounds import Rounds, collect
+from nbinspect.render.format import plain_number
 
 NOT_COLLECTED = Unavailable("nothing was collected; --collect does at the end")
 
@@ -51,8 +53,9 @@ def leakwatch(
     Cost: `n` + `warmup` calls of `fn` at some 20 µs an operation more, a pass over the heap after
     each, one census at the end, and a reference search for each growth. Collects nothing unless
     asked, synchronises nothing.
-    Blind to: memory that is no tensor's and no Python object's, e.g. NumPy arrays: the process's
-    size stands beside what is explained.
+    Blind to: memory of a library's own, and NumPy arrays that are replaced by larger ones: the
+    process's size stands beside what is explained. A container counts if it gets longer with every
+    repetition; of lists of numbers only what is larger than 1 MiB.
     Source: a dispatch mode and weak references to storages; ``gc.get_objects``.
     """
     parts = partial(Parts.of_function, fn, model, loader, optimizer) if isolate else None
@@ -125,14 +128,18 @@ class LeakWatch:
         first = min(self._n_warmup, max(0, n_rounds - 1))
         duration_s = time.monotonic() - rounds.started_s
         everything = survivors(rounds.survivors(), rounds.census())
-        found = growths(everything, first, n_rounds) if n_rounds - first > 1 else ()
+        found: tuple[Growth, ...] = ()
+        if n_rounds - first > 1:
+            found = growths(everything, first, n_rounds, rounds.rising_lines(first))
         objects = object_growths(rounds.objects, first)
-        found = (*found, *python_growths(objects, found))
+        n_compared = n_rounds - first
+        found += tuple(python_growths(rounds.objects, n_compared, objects, found, rounds))
         collected: Reading = NOT_COLLECTED
         if self._collect:
             collected = collect([one.ref for one in everything])
         by_part: tuple[PartGrowth, ...] = ()
         notes = list(_notes(error, n_rounds - first, found, rounds.failure))
+        notes += _compiled([one.n_graphs for one in rounds.boundaries[first:]])
         if self._isolate is not None and not error:
             try:
                 by_part = part_growths(self._isolate(), self._n, found)
@@ -175,3 +182,15 @@ def _notes(error: str, n: int, found: tuple[Growth, ...], failure: str) -> Itera
         yield "With 2 repetitions what is kept for one more turn looks like growth."
     if any(one.state == "garbage" for one in found) and not gc.isenabled():
         yield "Python's collector is switched off."
+
+
+def _compiled(numbers: list[int]) -> Iterator[str]:
+    """Tell of graphs that are compiled anew each time."""
+    rises = [new - old for old, new in pairwise(numbers)]
+    if len(rises) > 1 and min(rises) > 0:
+        n = sum(rises) / len(rises)
+        yield (
+            f"torch.compile compiled {plain_number(n)} more graph{'s' * (n != 1)} in each "
+            "repetition, and keeps them all. TORCH_LOGS=recompiles says why; `dynamic=True` helps "
+            "where a size or number changes."
+        )

@@ -90,6 +90,21 @@ def process_bytes() -> Reading:
     return info if isinstance(info, Unavailable) else int(info.rss)
 
 
+def proportional_bytes(process: psutil.Process) -> Reading:
+    """Read what a process has for itself, and its part of the pages that it shares (PSS).
+
+    Cost: the system adds it up page by page, 1 to 10 ms per GiB.
+    Source: ``smaps_rollup`` of proc(5); on other systems the unshared part alone (USS).
+    """
+    info = _reading(process.memory_full_info)
+    if isinstance(info, Unavailable):
+        return info
+    found = getattr(info, "pss", getattr(info, "uss", 0))
+    if not found:  # a kernel without smaps tells 0
+        return Unavailable("the system does not say what its processes share")
+    return int(found)
+
+
 def _content(file: str) -> bytes:
     """Read one of the system's small files."""
     opened = _opened(file)  # first: Windows has neither such files nor `pread`

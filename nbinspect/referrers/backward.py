@@ -18,6 +18,7 @@ from nbinspect.heapgraph.native import NativeWalk, Reference, node_cap, walk
 from nbinspect.heapgraph.roots import Root, roots
 from nbinspect.tensors import is_node, is_tensor, native_holders, tensors_of_python
 
+KEY_COST = 4  # an optimizer's state is nearer to a parameter than the model is
 WIDE = 24  # objects on one level; more are cheaper to find in an index of the whole heap
 DEEP = 20  # levels; an index pays for more
 FRAME_COST = 3
@@ -187,8 +188,17 @@ class Backward:
     def _distance(self, reference: Reference) -> int:
         distance, at = 1, reference.child
         while at in self.toward:
-            distance, at = distance + 1, self.toward[at].child
+            step = self.toward[at]
+            distance += 1
+            if is_tensor(self.objects.get(step.child)) and self._is_by_key(step):
+                distance += KEY_COST
+            at = step.child
         return distance
+
+    def _is_by_key(self, reference: Reference) -> bool:
+        """Say whether a dictionary's key is what leads on, which no name of the user's does."""
+        holder, held = self.objects.get(reference.parent), self.objects.get(reference.child)
+        return not reference.slot and _is_key(holder, held)
 
     def holder_of(self, start: Reference) -> int:
         """Give the id of what holds a target itself, on the way that begins with `start`."""

@@ -14,6 +14,7 @@ from nbinspect.heapgraph.letting_go import (
     is_assignable,
     without_graphs,
 )
+from nbinspect.heapgraph.resolving import as_code
 from nbinspect.referrers.records import Chain, Link
 
 LONGEST_CODE = 200
@@ -175,7 +176,9 @@ def _suspended(chain: Chain) -> tuple[str, str] | None:
 def _hook(chain: Chain) -> tuple[str, str] | None:
     for before, link in zip(chain.links, chain.links[1:], strict=False):
         if link.label.startswith("hook "):
-            code = f"{before.label}.clear()" if is_assignable(before.label) else ""
+            code = (
+                f"{as_code(before.label)}.clear()" if is_assignable(as_code(before.label)) else ""
+            )
             return "Take the hook off with its `handle.remove()`, or all with `{}`.", code
     return None
 

@@ -31,7 +31,7 @@ def test_await_lines_value_and_record(kernel: Kernel) -> None:
     )
     assert reply.texts("result") == ["4"]
     (shown,) = reply.texts("display")
-    assert shown.startswith("+16.0 KiB each run: `losses` (list, +1 items) keeps the graph of")
+    assert shown.startswith("+16.0 KiB each run: `losses` (list, +1 item) keeps the graph of")
     assert plain(
         kernel, "(runs, r.n, r.healthy, r.growths[0].where.cell, r.growths[0].where.lineno)"
     )

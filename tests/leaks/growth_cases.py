@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 HEAD = """
@@ -26,7 +28,7 @@ class Case:
         line: a part of the line that allocates it.
         says: parts of the mend.
         state: live, garbage or uncollectable.
-        frees: the mend gives it back.
+        frees: the part of it that the mend gives back, once all is collected.
         items: items that the holder gets each time.
     """
 
@@ -38,7 +40,7 @@ class Case:
     line: str = ""
     says: tuple[str, ...] = ()
     state: str = "live"
-    frees: bool = True
+    frees: float = 0.9
     items: float = 0
 
 
@@ -71,6 +73,7 @@ CASES = [
         "log",
         "loss or outputs kept with their graphs",
         says=(".detach()",),
+        frees=0.3,  # the outputs themselves stay
         items=1,
     ),
     Case(
@@ -128,8 +131,9 @@ CASES = [
         "model = nn.Linear(64, 64)\ndef run():\n    scale = torch.ones(1000)\n"
         "    model.register_forward_hook(lambda m, i, o: scale.sum())",
         "hook <lambda> on model",
-        "hook that stores tensors",
+        "hook registered again",
         4000,
+        says=("register it once",),
     ),
     Case(
         "retain_graph",
@@ -150,7 +154,6 @@ CASES = [
         line="weight",
         says=("torch.autograd.grad",),
         state="uncollectable",
-        frees=False,
     ),
     Case(
         "plain attribute on ctx",
@@ -173,7 +176,6 @@ CASES = [
         "",
         "output kept on ctx",
         state="uncollectable",
-        frees=False,
     ),
     Case(
         "scheduler in a cycle with itself",
@@ -296,7 +298,8 @@ CASES = [
         "registry = []\ndef run():\n    registry.extend(Record() for _ in range(50))",
         "registry",
         "Python objects kept",
-        frees=False,  # no tensor's bytes
+        items=50,
+        frees=0,  # no tensor's bytes
     ),
     Case(
         "arrays over tensors",
@@ -306,4 +309,168 @@ CASES = [
         4000,
         items=1,
     ),
+    Case(
+        "hooks of a parameter, one more each time",
+        "model = nn.Sequential(nn.Linear(20, 20))\n"
+        "optimizer = torch.optim.Adam(model.parameters())\ndef run():\n"
+        "    scale = torch.ones(1000)\n"
+        "    model[0].weight.register_hook(lambda g: g * scale[0])\n"
+        "    model(torch.ones(2, 20)).sum().backward()\n    optimizer.step()",
+        "hook <lambda> on model.0.weight",
+        "hook registered again",
+        4000,
+    ),
+    Case(
+        "a state of two tensors not detached",
+        "cell, hidden = nn.LSTM(20, 32), None\ndef run():\n    global hidden\n"
+        "    out, hidden = cell(torch.ones(1, 64, 20), hidden)",
+        "hidden",
+        "state not detached",
+        says=("hidden = tuple(one.detach() for one in hidden)",),
+    ),
+    Case(
+        "a tensor that gets longer",
+        "queue = nn.Module()\nqueue.register_buffer('rows', torch.zeros(0, 20))\ndef run():\n"
+        "    queue.rows = torch.cat([queue.rows, torch.ones(64, 20)])",
+        "queue.rows",
+        "tensor that gets longer",
+        64 * 20 * 4,
+        line="torch.cat",
+        frees=0,
+    ),
+    Case(
+        "layers added to a model",
+        "net = nn.Module()\nnet.layers = nn.ModuleList()\ndef run():\n"
+        "    net.layers.append(nn.Linear(20, 20))",
+        "net.layers",
+        "model that gets longer",
+        21 * 20 * 4,
+        says=("__init__",),
+        items=1,
+        frees=0,
+    ),
+    Case(
+        "groups of parameters added to an optimizer",
+        "optimizer = torch.optim.SGD([torch.ones(2)], 0.1)\ndef run():\n"
+        "    optimizer.add_param_group({'params': [torch.ones(1000)]})",
+        "optimizer.param_groups",
+        "parameters added to an optimizer",
+        4000,
+        items=1,
+        frees=0,
+    ),
+    Case(
+        "a buffer of dicts that is not full yet",
+        "import collections\nreplay = collections.deque(maxlen=10_000)\ndef run():\n"
+        "    replay.extend({'state': torch.ones(100), 'reward': 1.0} for _ in range(3))",
+        "replay",
+        "tensors kept",
+        1200,
+        says=("`maxlen` of 10",),
+        items=3,
+    ),
+    Case(
+        "lists by name",
+        "import collections\nmetrics = collections.defaultdict(list)\ndef run():\n"
+        "    metrics['loss'].append(torch.ones(500))\n    metrics['time'].append(1.0)",
+        "metrics['loss']",
+        "tensors kept",
+        2000,
+        items=1,
+    ),
+    Case(
+        "schedulers that are not tensors",
+        "optimizer, schedulers = torch.optim.SGD([torch.ones(2)], 0.1), []\ndef run():\n"
+        "    scale = torch.ones(1000)\n    schedulers.append(\n"
+        "        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda epoch: float(scale[0])))",
+        "schedulers",
+        "tensors kept",
+        4000,
+        says=("objects of type LambdaLR",),
+        items=1,
+    ),
+    Case(
+        "values of a weak dictionary that hold their keys",
+        "class Batch: pass\ncache = weakref.WeakKeyDictionary()\ndef run():\n"
+        "    batch = Batch()\n    batch.data = torch.ones(1000)\n    cache[batch] = [batch]",
+        "cache.data",
+        "tensors kept",
+        4000,
+    ),
+    Case(
+        "threads that do not end",
+        "import threading\nend = threading.Event()\ndef work(values): end.wait()\ndef run():\n"
+        "    values = torch.ones(1000)\n"
+        "    threading.Thread(target=work, args=(values,), daemon=True).start()",
+        "threading._active",
+        "threads that do not end",
+        4000,
+        says=("thread.join()",),
+        frees=0,
+    ),
+    Case(
+        "tasks that do not end",
+        "import asyncio\nloop = asyncio.new_event_loop()\n"
+        "async def wait(values): await asyncio.sleep(1000)\nasync def one():\n"
+        "    values = torch.ones(1000)\n    asyncio.create_task(wait(values))\n"
+        "    await asyncio.sleep(0)\ndef run():\n    loop.run_until_complete(one())",
+        "loop._scheduled",
+        "tasks that do not end",
+        4000,
+        says=("task.cancel()",),
+        frees=0,  # to empty the loop's own list would break it
+    ),
+    Case(
+        "output kept on ctx that Python can collect",
+        "class Keep(torch.autograd.Function):\n    @staticmethod\n    def forward(ctx, x):\n"
+        "        ctx.y = x.exp()\n        return ctx.y\n    @staticmethod\n"
+        "    def backward(ctx, grad):\n        return grad * ctx.y\ndef run():\n"
+        "    Keep.apply(torch.randn(1000, requires_grad=True))",
+        "",
+        "output kept on ctx",
+        state="garbage",
+    ),
 ]
+MOST_AT_ONCE = 6
+
+
+def batches(cases: Iterable[Case]) -> list[list[Case]]:
+    """Put cases together whose names do not meet, since each run takes seconds."""
+    found: list[tuple[list[Case], set[str]]] = []
+    for case in cases:
+        names = _own_names(case)
+        fits = (one for one in found if len(one[0]) < MOST_AT_ONCE and not one[1] & names)
+        members, taken = next(fits, ([], set()))
+        if not members:
+            found.append((members, taken))
+        members.append(case)
+        taken |= names
+    return [members for members, _ in found]
+
+
+def together(cases: list[Case]) -> str:
+    """Make one cell of several cases."""
+    codes = [case.code.replace("def run()", f"def run_{n}()") for n, case in enumerate(cases)]
+    calls = "".join(f"    run_{n}()\n" for n in range(len(cases)))
+    return HEAD + "\n".join([*codes, f"def run():\n{calls}"])
+
+
+def _own_names(case: Case) -> set[str]:
+    """Give the names that a case binds, and its holder: two of no name are hard to tell apart."""
+    nodes = list(ast.walk(ast.parse(case.code)))
+    found = {one.id for one in nodes if isinstance(one, ast.Name) and type(one.ctx) is ast.Store}
+    found |= {one.name for one in nodes if isinstance(one, ast.ClassDef | ast.FunctionDef)}
+    return (found | {f"state {case.state}" * (case.state != "live"), case.holder}) - {"run", ""}
+
+
+PLAIN = """
+import io, numpy as np
+arrays, texts, files, by_name, numbers = [], [], [], {}, []
+def run():
+    arrays.append(np.ones((100, 100)))
+    texts.extend(str(n) + "x" * 1000 for n in range(100))
+    files.append(io.BytesIO(bytes(20_000)))
+    by_name[len(by_name)] = {"rows": list(range(1000, 2000))}
+    numbers.extend(range(1000, 1020))
+"""
+"""What the collector does not follow; numbers are a log, and no alarm."""
