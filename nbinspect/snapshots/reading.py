@@ -2,30 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import io
-import pickle
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-MOST_BYTES = 2 << 30  # unpacked; a file of a day's training has some 100 MB
+from nbinspect.snapshots.unpickling import UnreadableError, file_bytes, tried, unpickled
+
 MOST_ENTRIES = 5_000_000
-GZIP = b"\x1f\x8b"
 ZIP = b"PK\x03\x04"
-
-
-class _Unpickler(pickle.Unpickler):
-    """Takes dicts, lists, strings and numbers, and no global: so nothing can be called."""
-
-    def find_class(self, module: str, name: str) -> NoReturn:
-        raise ValueError(
-            f"it names {module}.{name}, which a snapshot never does; nothing of it was run"
-        )
-
-    def persistent_load(self, _pid: Any) -> NoReturn:
-        raise ValueError("it refers to objects outside of it, which a snapshot never does")
 
 
 def read(path: Path) -> dict[str, Any]:
@@ -38,40 +22,18 @@ def read(path: Path) -> dict[str, Any]:
         ValueError: it is no snapshot; the message says why, in one line.
         OSError: it cannot be read.
     """
-    data = _bytes(path)
+    try:
+        data = file_bytes(path)
+    except UnreadableError as error:
+        raise ValueError(f"{path.name} {error}") from None
     if data.startswith(ZIP):
         raise ValueError(f"{path.name} is a zip archive, as torch.save writes; not a snapshot")
     try:
-        found = _Unpickler(io.BytesIO(data)).load()
-    except ValueError as error:
+        tried(data)
+        found = unpickled(data)
+    except UnreadableError as error:
         raise ValueError(f"{path.name} is no snapshot: {error}") from None
-    except (EOFError, pickle.UnpicklingError, IndexError, KeyError, AttributeError) as error:
-        why = "it is cut off" if _is_cut_off(error) else "it is no pickle"
-        raise ValueError(f"{path.name} is no snapshot: {why}") from None
-    except (MemoryError, OverflowError, RecursionError, TypeError):
-        raise ValueError(f"{path.name} is no snapshot: it is built to be misread") from None
     return _checked(found, path.name)
-
-
-def _is_cut_off(error: Exception) -> bool:
-    return isinstance(error, EOFError) or "truncated" in str(error) or "ran out" in str(error)
-
-
-def _bytes(path: Path) -> bytes:
-    if path.stat().st_size > MOST_BYTES:
-        raise ValueError(f"{path.name} is larger than 2 GiB; record fewer entries")
-    with path.open("rb") as file:
-        is_gzip = file.read(2) == GZIP
-    if not is_gzip:
-        return path.read_bytes()
-    try:
-        with gzip.open(path) as unpacked:
-            data = unpacked.read(MOST_BYTES + 1)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise ValueError(f"{path.name} is no whole gzip file: {error}") from None
-    if len(data) > MOST_BYTES:
-        raise ValueError(f"{path.name} unpacks to more than 2 GiB; record fewer entries")
-    return data
 
 
 def _checked(found: Any, name: str) -> dict[str, Any]:

@@ -127,11 +127,11 @@ def thinned(moments: list[Moment]) -> tuple[Moment, ...]:
     """Keep some of many moments: of each run the lowest and the highest, the first and the last."""
     if len(moments) <= MOST_MOMENTS:
         return tuple(moments)
-    length = -(-4 * len(moments) // MOST_MOMENTS)
+    length = -(-6 * len(moments) // MOST_MOMENTS)
     keep = {0, len(moments) - 1}
     for start in range(0, len(moments), length):
         run = range(start, min(start + length, len(moments)))
-        for name in ("allocated_bytes", "reserved_bytes"):
+        for name in ("allocated_bytes", "active_bytes", "reserved_bytes"):
             sizes = [getattr(moments[at], name) for at in run]
             keep.add(start + sizes.index(min(sizes)))
             keep.add(start + sizes.index(max(sizes)))

@@ -160,7 +160,8 @@ def _details(one: AllocatorSnapshot) -> Iterator[Block]:
     if one.allocations:
         yield Fold("Largest allocations, and what was never freed", tuple(_allocations(one)))
     if one.n_entries:
-        yield Fold("The curves in numbers", (_reserved(one), _numbers(one)))
+        curves = (_active(one), _other_curve(one, "reserved"), _numbers(one))
+        yield Fold("Active and reserved, and the curves in numbers", curves)
     if one.annotations:
         rows = tuple(
             (note.name, moment(one, note.start_s), _length(note.start_s, note.end_s))
@@ -251,10 +252,19 @@ def _allocations(one: AllocatorSnapshot) -> Iterator[Block]:
         yield lines_table(left, "Never freed, by the line that allocated it")
 
 
-def _reserved(one: AllocatorSnapshot) -> Timeline:
+def _active(one: AllocatorSnapshot) -> Block:
+    if all(each.active_bytes == each.allocated_bytes for each in one.timeline):
+        said = "Active is the same as allocated at all times: no freed block waited for a stream."
+        return Text((said,))
+    return _other_curve(one, "active")
+
+
+def _other_curve(one: AllocatorSnapshot, name: str) -> Timeline:
     times = tuple(each.time_s for each in one.timeline)
-    sizes = tuple(each.reserved_bytes for each in one.timeline)
-    return Timeline(f"cuda:{one.device}: reserved", times, sizes)
+    sizes = tuple(getattr(each, f"{name}_bytes") for each in one.timeline)
+    at = sizes.index(max(sizes))
+    marks = (Mark(times[at], sizes[at], "peak"),)
+    return Timeline(f"cuda:{one.device}: {name}", times, sizes, marks)
 
 
 def _numbers(one: AllocatorSnapshot) -> Table:

@@ -39,6 +39,7 @@ function render({ model, el }) {
   plot.setAttribute("aria-label", "moment to look at");
   const said = add(root, "p", "nba-said");
   said.setAttribute("aria-live", "polite");
+  const others = add(root, "p", "nbi-note nba-others");
   const table = add(root, "table", "nbi-table");
   const more = add(root, "p", "nbi-note");
   const cursor = document.createElement("div");
@@ -78,6 +79,7 @@ function render({ model, el }) {
     const path = steps(curve, curve.allocated);
     drawn(svg, "nbi-area", `${path}V1000H0Z`);
     drawn(svg, "nba-reserved", steps(curve, curve.reserved));
+    drawn(svg, "nba-active", steps(curve, curve.active));
     drawn(svg, "nbi-curve", path);
     plot.append(svg);
     axis("nbi-y", "top", "0", curve.top_text);
@@ -90,6 +92,7 @@ function render({ model, el }) {
     clearTimeout(slow);
     const alive = model.get("alive");
     said.textContent = alive.title;
+    others.textContent = alive.others;
     more.textContent = alive.more;
     table.replaceChildren();
     const head = add(add(table, "thead", ""), "tr", "");

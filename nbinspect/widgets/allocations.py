@@ -66,6 +66,10 @@ class AllocationTimeline(anywidget.AnyWidget):
         self.alive = {
             "time_s": time_s,
             "title": f"Alive {moment(record, time_s)}: {bytes_text(past[-1].allocated_bytes)}",
+            "others": (
+                f"Active (dotted): {bytes_text(past[-1].active_bytes)}. "
+                f"Reserved (dashed): {bytes_text(past[-1].reserved_bytes)}."
+            ),
             "rows": rows,
             "more": f"and {count(len(rest))} more lines, {more} together" if rest else "",
         }
@@ -92,6 +96,7 @@ def _curve(record: AllocatorSnapshot) -> dict[str, Any]:
     return {
         "times": [one.time_s for one in points],
         "allocated": [one.allocated_bytes for one in points],
+        "active": [one.active_bytes for one in points],
         "reserved": [one.reserved_bytes for one in points],
         "start": start,
         "end": max(end, start + 1e-9),

@@ -15,6 +15,8 @@ def test_a_click_lists_what_was_alive(open_notebook, artifacts, tmp_path):
     lab.run_cell(0)
     said = lab.page.locator(".nba-said")
     expect(said).to_have_text("Alive at 3 ms: 15.0 MiB")
+    others = lab.page.locator(".nba-others")
+    expect(others).to_have_text("Active (dotted): 15.0 MiB. Reserved (dashed): 32.0 MiB.")
     rows = lab.page.locator(".nba-allocations tbody tr")
     expect(rows.first).to_contain_text("/home/me/model.py:12")
     assert lab.page.locator(".nba-still .nbi-plot").first.is_hidden()  # one picture is enough
