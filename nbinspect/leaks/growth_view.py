@@ -122,6 +122,8 @@ def _parts(report: LeakReport) -> Table:
         if isinstance(workers, int):
             note = f"workers {bytes_text(workers, signed=True)} in one pass"
             suspect = "; ".join(part for part in (suspect, note) if part)
+        elif isinstance(workers, Unavailable):
+            suspect = "; ".join(part for part in (suspect, f"workers: {workers.reason}") if part)
         size = one.bytes_per_run
         if isinstance(size, Unavailable):
             rows.append((one.part, None, "", size.reason))

@@ -16,10 +16,11 @@ import psutil
 import torch
 
 from nbinspect import notebook
-from nbinspect.blocks import Unavailable
+from nbinspect.blocks import Reading, Unavailable
 from nbinspect.leaks.growth import growths, survivors
 from nbinspect.leaks.records import Growth, PartGrowth
 from nbinspect.leaks.rounds import PINNED, Rounds
+from nbinspect.memory.system import proportional_bytes
 
 MOST_BATCHES = 50  # of one pass over the loader
 MOST_VALUES = 500
@@ -29,7 +30,10 @@ SUSPECTS = {
     "forward and backward": "gradients or graphs: the forward alone does not grow",
     "whole step": "the loop's own code: lists, loggers, schedulers",
 }
-WORKERS = "the loader's workers: each copies what it reads of the dataset"
+WORKERS = (
+    "the loader's workers: to read a Python object is to copy its page; keep the dataset in one "
+    "array or tensor"
+)
 WORKER_NOISE = 1 << 20
 
 
@@ -126,35 +130,38 @@ def _first_suspect_only(rows: list[PartGrowth]) -> Iterator[PartGrowth]:
 
 
 def _loader_row(parts: Parts, n: int) -> PartGrowth:
-    workers = list[int]()
+    passes = list[tuple[Reading, Reading]]()
 
     def one_pass() -> None:
-        start, end = 0, 0
+        start: Reading = 0
+        end: Reading = 0
         for number, batch in enumerate(islice(iter(parts.loader or ()), MOST_BATCHES)):
             del batch
-            end = _workers_bytes()
-            start = start or (end if number else 0)
+            if number == 0:
+                start = _workers_bytes()
         if start:
-            workers.append(end - start)
+            end = _workers_bytes()  # before the workers end with their iterator
+            passes.append((start, end))
 
     row = _repeated(one_pass, "loader", n)
-    if not workers:
+    if not passes or not getattr(parts.loader, "num_workers", 0):
         return row
-    growth = round(sum(workers) / len(workers))
+    rises = [
+        end - start for start, end in passes if isinstance(start, int) and isinstance(end, int)
+    ]
+    if not rises:
+        unknown = next(one for pair in passes for one in pair if isinstance(one, Unavailable))
+        return replace(row, workers_bytes_per_run=unknown)
+    growth = max(rises)  # workers that stay have copied most in their first pass
     suspect = row.suspect or (WORKERS if growth > WORKER_NOISE else "")
     return replace(row, workers_bytes_per_run=growth, suspect=suspect)
 
 
-def _workers_bytes() -> int:
+def _workers_bytes() -> Reading:
     """Sum what this process's children have for themselves, shared pages by their share."""
-    total = 0
-    for child in psutil.Process().children():
-        try:
-            info = child.memory_full_info()
-            total += int(getattr(info, "pss", info.rss))
-        except psutil.Error:  # gone meanwhile
-            continue
-    return total
+    sizes = [proportional_bytes(child) for child in psutil.Process().children()]
+    unknown = [one for one in sizes if isinstance(one, Unavailable)]
+    return unknown[0] if unknown else sum(one for one in sizes if isinstance(one, int))
 
 
 def _model_row(model: torch.nn.Module, loader: Iterable[Any], n: int, part: str) -> PartGrowth:

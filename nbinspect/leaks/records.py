@@ -189,7 +189,8 @@ class PartGrowth:
         part: ``loader``, ``forward``, ``forward and backward`` or ``whole step``.
         bytes_per_run: what a repetition left behind, or why the part could not be run.
         tensors_per_run: the same in storages.
-        workers_bytes_per_run: growth of the loader's worker processes over one pass, if it has any.
+        workers_bytes_per_run: the most that the loader's worker processes grew by over one pass, or
+            why that is not known; None if it has no workers.
         holder: what keeps most of it, "" if nothing grows.
         suspect: what that says of where the fault is.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -185,6 +186,34 @@ OWN_LIST = HEALTHY + (
     "optimizer = torch.optim.Adam(model.parameters())\n"
     "def run():\n    train(optimizer, loader)\n    kept.append(model(x))"
 )
+
+
+COPYING = HEALTHY + (
+    "class Rows(torch.utils.data.Dataset):\n    def __init__(self):\n"
+    "        self.rows = [[number] for number in range(200_000)]\n"
+    "    def __len__(self): return 50\n    def __getitem__(self, i):\n"
+    "        return torch.tensor([row[0] for row in self.rows[i * 4000:(i + 1) * 4000]])\n"
+    "loader = torch.utils.data.DataLoader(Rows(), 1, num_workers=2, persistent_workers=True)\n"
+    "def run():\n    return loader"
+)
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="Linux tells it")
+def test_workers_that_copy_what_they_read_are_told(grower: Grower) -> None:
+    found = grower.ask(HEAD + COPYING, n=2, mend=False, isolate=True, warmup=0)
+    assert found.error == ""
+    row = next(row for row in found.report["by_part"] if row["part"] == "loader")
+    assert row["workers_bytes_per_run"] > 1 << 20, found.text
+    assert row["suspect"].startswith("the loader's workers: to read a Python object")
+
+
+def test_workers_whose_memory_cannot_be_read_are_not_said_to_have_none(monkeypatch):
+    unknown = nbinspect.Unavailable("the system does not say")
+    monkeypatch.setattr("nbinspect.leaks.parts.proportional_bytes", lambda _process: unknown)
+    loader = torch.utils.data.DataLoader([1, 2, 3], num_workers=1)
+    report = nbinspect.leakwatch(lambda: None, 2, isolate=True, loader=loader)
+    assert report.by_part[0].workers_bytes_per_run == unknown
+    assert "workers: the system does not say" in report.text()
 
 
 @pytest.mark.parametrize(
