@@ -192,6 +192,12 @@ def _literal(seen: Seen) -> Cause:
             "look at optimizer.param_groups: a schedule that divides by 0, say, gives such a rate",
             certain=True,
         )
+    if event.base in {"mul", "add", "sub", "rsub", "div", "pow"}:
+        return Cause(
+            f"A Python number in this line is {what}.",
+            "find where that number comes from, or skip the step: math.isfinite(number)",
+            certain=True,
+        )
     return Cause(f"{text}, and nothing takes it away again before it counts.", "", certain=True)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from nbinspect import notebook
+from nbinspect import _torch, notebook
 from nbinspect.numerics.causes import Cause, explain
 from nbinspect.numerics.check import bad_ones, can_be_bad, flags
 from nbinspect.numerics.events import Event
@@ -94,7 +94,7 @@ class Findings:
         self._untold: dict[tuple[Any, ...], Cause] = {}  # why an operation is unknown
         self._of_loss: _Case | None = None  # the case of the loss whose backward ran last
         self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
-        self._old_buffers: dict[int, int] = {}
+        self._old: dict[int, int] = {}  # versions of what was bad before
         self._were_good: list[weakref.ref[torch.Tensor]] = []
         self._buffers: dict[tuple[int, str], _Buffer] = {}
         self._n_looks = 0  # at the buffers
@@ -154,21 +154,35 @@ class Findings:
 
         One that was bad before the watch began, and that nothing has read since, is no news.
         """
-        found = [
-            one
-            for one in self._float_buffers()
-            if self._old_buffers.get(id(one)) != one._version or self._flow.event_of(one)  # noqa: SLF001 - documented
-        ]
+        found = [one for one in self._float_buffers() if self._is_news(one)]
         meant = {id(one) for one in bad_ones(found) if not flags(one)[0] and is_mask(one)}
         return self.bad("buffer", [one for one in found if id(one) not in meant])
 
     def note_start(self) -> None:
-        """Remember which buffers are bad already, and which parameters are not."""
-        found = bad_ones(self._float_buffers())
-        self._old_buffers = {id(one): one._version for one in found}  # noqa: SLF001 - documented
+        """Remember which buffers and parameters are bad already, and which parameters are not."""
         seen = _parameters_in_sight()
-        bad = {id(one) for one in bad_ones(seen)}
-        self._were_good = [weakref.ref(one) for one in seen if id(one) not in bad]
+        bad = bad_ones((*self._float_buffers(), *seen))
+        self._old = {id(one): _torch.version(one) for one in bad}
+        self._were_good = [weakref.ref(one) for one in seen if id(one) not in self._old]
+
+    def bad_parameters(self, tensors: list[torch.Tensor], *, written: bool) -> list[Bad]:
+        """Look at parameters.
+
+        One that was bad before, and that nothing has read or written since, is no news.
+
+        Args:
+            tensors: the parameters.
+            written: whether an optimizer has just written those that have a gradient.
+        """
+        found = self.bad("parameter", tensors)
+        for one in found:
+            if written and one.tensor.grad is None and self._flow.event_of(one.tensor) is None:
+                self._old.setdefault(id(one.tensor), _torch.version(one.tensor))
+        return [one for one in found if self._is_news(one.tensor)]
+
+    def _is_news(self, tensor: torch.Tensor) -> bool:
+        same = self._old.get(id(tensor)) == _torch.version(tensor)
+        return not same or self._flow.event_of(tensor) is not None
 
     def spoilt(self) -> list[Bad]:
         """Look at all parameters that were good at the start, also those that nothing trains."""

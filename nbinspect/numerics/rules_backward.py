@@ -43,6 +43,22 @@ def slope(at: str, formula: str, mend: str, *, name: str) -> Rule:
     return rule
 
 
+def steep(formula: str, mend: str, *, name: str) -> Rule:
+    """Make the rule for a function whose slope is beyond the type next to 0."""
+
+    def rule(seen: Seen) -> Cause | None:
+        if not seen.event.shows_inf or seen.event.base not in {"pow", "mul", "div", "rsqrt"}:
+            return None
+        return Cause(
+            f"The gradient of `{name}` is {formula}, which next to 0 is more than "
+            f"{seen.type_name} can hold{at_index(seen.event.at)}.",
+            with_operand(seen, name, mend, mend),
+            certain=True,
+        )
+
+    return rule
+
+
 def divided_by_zero(seen: Seen) -> Cause | None:
     """The backward of a division by 0."""
     zero = _zero_among(seen)
@@ -110,7 +126,10 @@ _OF_EIGH = equal_values(
 
 RULES: dict[str, tuple[Rule, ...]] = {
     "sqrt": (slope("0", "1 / (2 * 0) = Inf", "({x} + 1e-12)", name="sqrt"),),
-    "rsqrt": (slope("0", "-0.5 * 0 ** -1.5 = -Inf", "({x} + 1e-6)", name="rsqrt"),),
+    "rsqrt": (
+        slope("0", "-0.5 * 0 ** -1.5 = -Inf", "({x} + 1e-6)", name="rsqrt"),
+        steep("-0.5 * x ** -1.5", "({x} + 1e-6)", name="rsqrt"),
+    ),
     "log": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12)", name="log"),),
     "log2": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12)", name="log2"),),
     "log10": (slope("0", "1 / 0 = Inf", "{x}.clamp(min=1e-12)", name="log10"),),
@@ -123,7 +142,10 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "atanh": (slope("1 or -1", "infinite", _INSIDE, name="atanh"),),
     "acosh": (slope("1", "infinite", "{x}.clamp(min=1 + 1e-6)", name="acosh"),),
     "logit": (slope("0 or 1", "infinite", "{x}.clamp(1e-6, 1 - 1e-6)", name="logit"),),
-    "reciprocal": (slope("0", "-1 / 0 = -Inf", "{x}.clamp(min=1e-6)", name="reciprocal"),),
+    "reciprocal": (
+        slope("0", "-1 / 0 = -Inf", "{x}.clamp(min=1e-6)", name="reciprocal"),
+        steep("-1 / x ** 2", "{x}.clamp(min=1e-6)", name="reciprocal"),
+    ),
     "div": (divided_by_zero,),
     "pow": (power_at_zero,),
     "norm": (slope("0", "0 / 0", "({x} + 1e-12)", name="norm"),),

@@ -245,7 +245,7 @@ class NanWatch:
             return
         with undisturbed():
             self._flow.read_verdicts()
-            found = self._findings.bad("parameter", list(parameters(optimizer)))
+            found = self._findings.bad_parameters(list(parameters(optimizer)), written=True)
             if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
                 found += self._findings.bad_buffers()
         self._take(found, "", optimizer)
@@ -402,7 +402,7 @@ class NanWatch:
             if self._findings.n_backwards and not owned:
                 found += self._bad_gradients(self._leaves())
             trained = self._leaves()
-            found += self._findings.bad("parameter", trained)
+            found += self._findings.bad_parameters(trained, written=False)
             known = set(map(id, trained))
             found += [one for one in self._findings.spoilt() if id(one.tensor) not in known]
             outcome = Outcome(says=_AT_END) if self._light else None

@@ -58,6 +58,14 @@ FORWARD = {
     "poisson": Case(
         at(100.0), lambda w: F.poisson_nll_loss(w, at(3.0)), "exp", "`exp` of 100", "clamp(max=88)"
     ),
+    "number": Case(at(1), lambda w: w * math.nan, "mul", "A Python number", "math.isfinite"),
+    "many": Case(
+        torch.ones(70000), lambda w: w.half().sum(), "sum", "`sum` overflows float16", "in float32"
+    ),
+    "norm of 0": Case(
+        torch.zeros(2, 3), lambda w: F.layer_norm(w, (3,), eps=0.0), "native_layer_norm",
+        "without any spread", "eps=1e-5",
+    ),
     "vmap": Case(at(0, 1), torch.func.vmap(lambda a: torch.log(a)), "log", "`log` of 0", "a.clamp("),
 }  # fmt: skip
 BACKWARD = {
@@ -75,6 +83,10 @@ BACKWARD = {
     "acos": Case(
         torch.eye(1), lambda w: torch.acos((w * 1).sum(1)), "rsqrt", "infinite",
         "torch.acos((w * 1).sum(1).clamp(-1 + 1e-6, 1 - 1e-6))",
+    ),
+    "rms": Case(
+        torch.zeros(1, 4), lambda w: w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + 1e-45),
+        "pow", "which next to 0 is more than float32", "+ 1e-6",
     ),
     "focal": Case(
         at(200, -1), lambda w: (1 - w.sigmoid()) ** 0.5, "pow", "infinite at 0 for p below 1", "clamp"
@@ -238,6 +250,24 @@ def test_parameters_that_nothing_trains(light: bool) -> None:
     assert found.reaches == ("parameter",)
     assert found.op == ("unknown" if light else "aten.div")
     assert mine.weight.isinf().any()
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+def test_a_parameter_that_nothing_uses_is_no_news(light: bool) -> None:
+    """It was bad before, has no gradient, and so the optimizer does not write it either."""
+    model, unused = nn.Linear(2, 1), nn.Linear(2, 2)
+    nn.init.constant_(unused.weight, math.nan)
+    optimizer = torch.optim.AdamW([*model.parameters(), *unused.parameters()])
+
+    def step() -> None:
+        for _ in range(3):
+            optimizer.zero_grad()
+            model(torch.ones(2, 2)).sum().backward()
+            optimizer.step()
+
+    with nanwatch(light=light) as watch:
+        step()
+    assert watch.report.healthy
 
 
 def test_statistics_of_a_module_without_a_name() -> None:
