@@ -79,7 +79,7 @@ def hint_view(found: TracebackMemory) -> View:
     most = max(found.frames, key=_told_first, default=None)
     if most is not None and most.names:
         names = ", ".join(most.names[:3])
-        spans += [" (", Code(names), f" in {most.function}(), {most.where.label})"]
+        spans += [" (", Code(names), f" in {_call(most)}, {most.where.label})"]
     return (
         Text(
             (*spans, ": ", Code("%traceback_memory"), " shows it, ", Code("--drop"), " frees it."),
@@ -163,7 +163,11 @@ def _frames(found: TracebackMemory) -> Table:
 
 def _row(one: PinnedFrame) -> tuple[str | int, ...]:
     names = ", ".join(one.names)
-    return f"{one.function}()", one.where.label, names, one.only_here_bytes, one.size_bytes
+    return _call(one), one.where.label, names, one.only_here_bytes, one.size_bytes
+
+
+def _call(one: PinnedFrame) -> str:
+    return f"{one.function}()" if one.function else f"the {one.error} itself"
 
 
 def _out_of_memory(oom: OutOfMemory) -> Iterator[Block]:

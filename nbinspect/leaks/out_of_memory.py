@@ -28,6 +28,10 @@ ALLOCATED = (
 )
 UNALLOCATED = (rf"{SIZE} is reserved by PyTorch but unallocated",)
 RESERVED = (rf"{SIZE} reserved in total",)
+# The driver and its libraries do not say how much was asked for; nor does torch beyond 1 EB.
+OF_DRIVER = re.compile(
+    r"(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED|Tried to allocate more than 1EB"
+)
 CONF = re.compile(r"PYTORCH_(?:\w+_)?ALLOC_CONF")
 CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 SETTING = "expandable_segments:True"
@@ -81,7 +85,7 @@ def _counters(said: str, device: str, held_bytes: int) -> tuple[Reading, Reading
 def is_about_memory(text: str) -> bool:
     """Say whether an error's message is an allocator's refusal."""
     refused = "out of memory" in text or "allocate memory" in text or "Unable to allocate" in text
-    return refused and re.search(ASKED, text) is not None
+    return (refused and re.search(ASKED, text) is not None) or OF_DRIVER.search(text) is not None
 
 
 def _text(error: BaseException) -> str:

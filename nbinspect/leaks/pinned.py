@@ -15,6 +15,7 @@ from nbinspect.heapgraph.objects import instance_dict, isinstance_of
 from nbinspect.leaks.last_error import ErrorStores, error_text, steps, traceback_of
 from nbinspect.leaks.out_of_memory import out_of_memory
 from nbinspect.leaks.records import PinnedFrame, TracebackMemory
+from nbinspect.records import SourceLine
 from nbinspect.render.format import bytes_text
 from nbinspect.tensors import Storage, class_dict, looking, storages
 
@@ -23,6 +24,7 @@ MOST_NAMES = 8
 CALLS = (FrameType, TracebackType, BaseException)
 PRINTERS = ("stack_data", "executing")  # IPython's own way of printing a traceback
 Key = tuple[str, int]
+ERROR_ARGS = vars(BaseException)["args"]
 NOTHING: frozenset[Key] = frozenset()
 
 
@@ -156,6 +158,7 @@ class _Weighing:
         alone = all_keys - self._live
         steps_of = list(self._steps())
         frames = [self._frame(error, step) for error, step in _ends(steps_of)]
+        frames += map(self._of_error, self._stores.errors)
         return Pinned(
             frames=tuple(one for one in frames if one.size_bytes),
             n_more_frames=max(0, len(steps_of) - MOST_FRAMES),
@@ -214,7 +217,26 @@ class _Weighing:
         )
 
     def _names(self, frame: FrameType) -> tuple[str, ...]:
-        values = notebook.frame_locals(frame)
+        return self._largest(notebook.frame_locals(frame))
+
+    def _of_error(self, error: BaseException) -> PinnedFrame:
+        """Say what an error holds itself: what it was called with, and its attributes."""
+        values = {**(instance_dict(error) or {}), "args": ERROR_ARGS.__get__(error)}
+        keys = NOTHING.union(*(self._keys_of(id(one)) for one in values.values()))
+        last = next(reversed(list(steps(traceback_of(error)))), None)
+        where = SourceLine(None, "", 0, "")
+        if last is not None:
+            where = notebook.source_line(last.tb_frame.f_code, last.tb_lineno)
+        return PinnedFrame(
+            function="",
+            where=where,
+            names=self._largest(values),
+            size_bytes=self._bytes(keys),
+            only_here_bytes=self._bytes(keys - self._live),
+            error=type(error).__name__,
+        )
+
+    def _largest(self, values: dict[str, Any]) -> tuple[str, ...]:
         sizes = {str(name): self._bytes(self._keys_of(id(one))) for name, one in values.items()}
         found = sorted((name for name, size in sizes.items() if size), key=lambda n: -sizes[n])
         return tuple(found[:MOST_NAMES])

@@ -18,7 +18,7 @@ class PinnedFrame:
     """One call that an error's traceback keeps, with its variables.
 
     Attributes:
-        function: the name of the function.
+        function: the name of the function; "" for what the error holds itself.
         where: the line at which the error left it.
         names: its variables that lead to tensors, those with the most bytes first.
         size_bytes: bytes that they lead to, each storage once.
