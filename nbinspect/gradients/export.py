@@ -46,9 +46,18 @@ def _head(step: GradientStep) -> tuple[Any, ...]:
 
 
 def to_pandas(history: GradientHistory) -> pd.DataFrame:
-    """Give one row for each step and parameter."""
-    import pandas
+    """Give one row for each step and parameter.
 
+    Raises:
+        ImportError: pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError as error:
+        raise ImportError(
+            "to_pandas needs pandas, which is not installed: pip install 'nbinspect[pandas]'. "
+            "to_csv and to_json do without it."
+        ) from error
     return pandas.DataFrame.from_records(list(_lines(history)), columns=list(COLUMNS))
 
 
