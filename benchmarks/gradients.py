@@ -101,13 +101,14 @@ def cockpit(training: Training) -> Iterator[None]:
     """
     from backpack import extend
     from cockpit import Cockpit, quantities
+    from cockpit.utils.schedules import linear
 
     model = extend(copy.deepcopy(training.model))
     optimizer = torch.optim.AdamW(model.parameters())
     whole = extend(nn.CrossEntropyLoss())
     each = nn.CrossEntropyLoss(reduction="none")
     own = (quantities.Loss, quantities.GradNorm, quantities.UpdateSize, quantities.Distance)
-    watching = Cockpit(model.parameters(), quantities=[one() for one in own])
+    watching = Cockpit(model.parameters(), quantities=[one(linear(1)) for one in own])
     done = itertools.count()
 
     def step() -> None:
@@ -182,7 +183,7 @@ def tables(*, quick: bool) -> list[Table]:
         ("model", "tool", "of the plain step", "plain, ms", "goal"),
     )
     for model, goal in GOALS.items():
-        n_pairs, n_steps = (2, 1) if quick else (20, 3 if goal < 1.1 else 20)
+        n_pairs, n_steps = (2, 1) if quick else (20, 2 if goal < 1.1 else 20)
         found = in_process(measure, model=model, n_pairs=n_pairs, n_steps=n_steps)
         plain = Spread.of(found["plain"]).show(1e3, digits=1)
         for tool in tools(model):

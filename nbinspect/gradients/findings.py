@@ -92,7 +92,7 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
             )
         case "UNUSED":
             why = f"no backward pass reached it in {what.n_steps} {_steps(what.n_steps)}"
-            why += _others("; nor did one reach {}", n_others) + "."
+            why += _others(", nor {}", n_others) + "."
             if " parameter " in name:
                 why += " It belongs to no model: was a layer replaced after the optimizer was made?"
             return why

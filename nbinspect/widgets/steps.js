@@ -6,6 +6,14 @@ const FLAG = { gradient: 1, reached: 2, update: 4, cosine: 8, zeros: 128 };
 const N_BLOCKS = 16;
 const SVG = "http://www.w3.org/2000/svg";
 const FIRST_ROWS = 16;
+const STRIP = 18; // pixels
+const AT_ONCE = 40; // rows
+const ROW = 23; // pixels, until it is known
+// Powers of two: the smallest number, the smallest with all digits, and where it overflows.
+const FORMATS = [
+  ["float16", -24, -14, 16],
+  ["bfloat16", -133, -126, 128],
+];
 const COLUMNS = [
   ["norm", "norm", "Norm of the gradient as backward left it: unscaled, before clipping"],
   ["max", "max |g|", "Largest absolute value"],
@@ -145,6 +153,18 @@ class Run {
   }
 }
 
+const raised = (power) => String(power).replace(/./g, (one) => (one === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[one]));
+
+// Histograms [first power, counts] of several parameters as one.
+function addUp(some) {
+  const first = Math.min(...some.map(([one]) => one));
+  const end = Math.max(...some.map(([one, counts]) => one + counts.length));
+  if (!some.length) return [0, []];
+  const sum = new Array(end - first).fill(0);
+  some.forEach(([one, counts]) => counts.forEach((n, k) => (sum[one - first + k] += n)));
+  return [first, sum];
+}
+
 // Modules as a tree, single children joined to their parent.
 function tree(names) {
   const top = { name: "", path: "", children: [], parameters: [] };
@@ -222,8 +242,8 @@ function render({ model, el }) {
   const facts = add(root, "div", "nbs-facts");
   const table = add(root, "table", "nbs-table");
   const headings = add(add(table, "thead"), "tr");
-  const body = add(table, "tbody");
   const foot = add(root, "p", "nbs-note");
+  const powers = add(root, "div", "nbs-powers");
 
   let run = new Run({ groups: [], names: [] }, {}, () => null);
   let earlier = null;
@@ -235,7 +255,8 @@ function render({ model, el }) {
   let sort = { column: "", down: true };
   let chosen = "";
   let spread = 200;
-  let rows = [];
+  let rows = []; // those that are built
+  let chunks = [];
   let scale = [0, 1];
 
   const bytes = (name) => {
@@ -262,7 +283,7 @@ function render({ model, el }) {
     ...COLUMNS.map(([column, text, label]) => heading(column, text, `${label}; click to sort`)),
   ];
   const last = add(headings, "th", "nbs-left nbs-history", "norm over steps");
-  last.title = "The darker the larger, on one logarithmic scale for all rows; click to go to a step";
+  last.title = "Curve: this row on a logarithmic scale of its own; shade: the darker the larger, the same for all rows; click to go to a step";
 
   // The rows to show: folded modules and single parameters, in module order or sorted.
   function visible() {
@@ -285,18 +306,60 @@ function render({ model, el }) {
     return leaves.sort((a, b) => sign * (worth.get(a) - worth.get(b)) || 0);
   }
 
+  // A large model has hundreds of rows: those out of sight are a gap of their height.
+  const onScreen = new IntersectionObserver(
+    (entries) => entries.forEach(({ target, isIntersecting }) => (isIntersecting ? build : drop)(target.chunk)),
+    { rootMargin: "400px 0px" },
+  );
+  function build(chunk) {
+    if (chunk.rows) return;
+    chunk.body.textContent = "";
+    chunk.rows = chunk.specs.map(({ node, depth, folds }) => makeRow(chunk.body, node, depth, folds));
+    rows = chunks.flatMap((one) => one.rows || []);
+    if (run.n) chunk.rows.forEach(fill);
+    chunk.rows.forEach(drawStrip);
+  }
+  function drop(chunk) {
+    if (!chunk.rows || chunk === chunks[0]) return;
+    const height = chunk.body.getBoundingClientRect().height;
+    chunk.rows = null;
+    rows = chunks.flatMap((one) => one.rows || []);
+    gap(chunk, height);
+  }
+  function gap(chunk, height) {
+    chunk.body.textContent = "";
+    add(chunk.body, "tr", "nbs-gap").style.height = `${height}px`;
+  }
+  // Give the line of a row, built if it was out of sight.
+  function lineOf(path) {
+    const chunk = chunks.find((one) => one.specs.some(({ node }) => node.path === path));
+    if (chunk) build(chunk);
+    return rows.find(({ node }) => node.path === path)?.line;
+  }
+
   function layOut() {
-    body.textContent = "";
+    onScreen.disconnect();
+    chunks.forEach(({ body }) => body.remove());
     heads.forEach(([column, cell]) => {
       const on = sort.column === column;
       cell.setAttribute("aria-sort", on ? (sort.down ? "descending" : "ascending") : "none");
     });
-    rows = visible().map(({ node, depth, folds }) => makeRow(node, depth, folds));
+    const specs = visible();
+    chunks = [];
+    rows = [];
+    for (let n = 0; n < specs.length; n += AT_ONCE) {
+      const chunk = { body: add(table, "tbody"), specs: specs.slice(n, n + AT_ONCE), rows: null };
+      chunk.body.chunk = chunk;
+      chunks.push(chunk);
+      if (n) gap(chunk, ROW * chunk.specs.length);
+      else build(chunk);
+    }
+    chunks.forEach(({ body }) => onScreen.observe(body));
     drawStep();
-    drawStrips();
+    moveCursor();
   }
 
-  function makeRow(node, depth, folds) {
+  function makeRow(body, node, depth, folds) {
     const line = add(body, "tr", "nbs-row");
     line.dataset.path = node.path;
     const name = add(line, "td", "nbs-name");
@@ -310,8 +373,7 @@ function render({ model, el }) {
       fold.addEventListener("click", () => {
         if (!open.delete(node.path)) open.add(node.path);
         layOut();
-        const again = [...body.querySelectorAll(".nbs-row")].find((one) => one.dataset.path === node.path);
-        if (again) again.querySelector(".nbs-fold").focus();
+        lineOf(node.path)?.querySelector(".nbs-fold").focus();
       });
     } else {
       fold.disabled = true;
@@ -333,7 +395,7 @@ function render({ model, el }) {
       return { column, cell, inner, text: add(cell, "span", "nbs-figure") };
     });
     const strip = add(add(line, "td", "nbs-history"), "canvas", "nbs-strip");
-    strip.height = 16;
+    strip.height = STRIP;
     strip.addEventListener("click", (event) => {
       const box = strip.getBoundingClientRect();
       choose(Math.floor(((event.clientX - box.left) / box.width) * run.n));
@@ -363,43 +425,67 @@ function render({ model, el }) {
     // Without the ends: one spike would leave all the others the same shade.
     scale = logs.length ? [part(0.01), Math.max(part(0.99), part(0.01) + 0.5)] : [0, 1];
     foot.textContent = logs.length
-      ? `Shades: from ${number(10 ** scale[0])} or less to ${number(10 ** scale[1])} or more, logarithmic, the same for all rows.`
+      ? `Curves: each row on a scale of its own. Shades: from ${number(10 ** scale[0])} or less to ${number(10 ** scale[1])} or more, logarithmic, the same for all rows.`
       : "";
   }
   const share = (value) => Math.min(1, Math.max(0, (Math.log10(value) - scale[0]) / (scale[1] - scale[0])));
 
   function drawStrips() {
-    const style = getComputedStyle(root);
-    const ink = style.getPropertyValue("--nbs-accent-fill").trim() || "#0072b2";
-    const alert = style.getPropertyValue("--nbs-alert-fill").trim() || "#c62828";
-    for (const { node, strip } of rows) {
-      const width = Math.max(40, Math.round(strip.getBoundingClientRect().width) || 200);
-      strip.width = width;
-      const context = strip.getContext("2d");
-      const norms = run.norms(node.path, node.parameters);
-      for (let x = 0; x < width && run.n; x += 1) {
-        const from = Math.floor((x * run.n) / width);
-        const to = Math.max(from + 1, Math.floor(((x + 1) * run.n) / width));
-        let most = null;
-        for (let s = from; s < to; s += 1) {
-          const value = norms[s];
-          if (value !== null && !(most !== null && Number.isNaN(most))) {
-            most = !Number.isFinite(value) ? NaN : most === null ? value : Math.max(most, value);
-          }
-        }
-        if (most === null) continue;
-        context.globalAlpha = Number.isNaN(most) ? 1 : 0.06 + 0.94 * (most > 0 ? share(most) : 0);
-        context.fillStyle = Number.isNaN(most) ? alert : ink;
-        context.fillRect(x, 0, 1, 16);
-      }
-    }
+    rows.forEach(drawStrip);
     moveCursor();
   }
-  function moveCursor() {
-    for (const { strip } of rows) {
-      const left = run.n ? ((at + 0.5) / run.n) * 100 : 0;
-      strip.parentNode.style.setProperty("--nbs-at", `${left}%`);
+  // The history of a row: its shade compares rows, its curve has a scale of its own.
+  function drawStrip({ node, strip }) {
+    const style = getComputedStyle(root);
+    const color = (name, other) => style.getPropertyValue(name).trim() || other;
+    const ink = color("--nbs-accent-fill", "#0072b2");
+    const alert = color("--nbs-alert-fill", "#c62828");
+    const width = Math.max(40, Math.round(strip.getBoundingClientRect().width) || 200);
+    strip.width = width;
+    const context = strip.getContext("2d");
+    const tops = binned(run.norms(node.path, node.parameters), width);
+    const logs = tops.filter((one) => one > 0 && Number.isFinite(one)).map(Math.log10).sort((a, b) => a - b);
+    const part = (share_) => logs[Math.floor(share_ * (logs.length - 1))];
+    const low = part(0.02); // without the ends: one spike would flatten all the rest
+    const range = Math.max(0.3, part(0.98) - low);
+    tops.forEach((most, x) => {
+      if (most === null) return;
+      context.globalAlpha = Number.isNaN(most) ? 1 : 0.05 + 0.5 * (most > 0 ? share(most) : 0);
+      context.fillStyle = Number.isNaN(most) ? alert : ink;
+      context.fillRect(x, 0, 1, STRIP);
+    });
+    context.globalAlpha = 1;
+    context.strokeStyle = color("--nbs-ink-fill", style.color);
+    context.lineWidth = 1.2;
+    context.beginPath();
+    let pen = false;
+    tops.forEach((most, x) => {
+      const good = most > 0 && Number.isFinite(most);
+      const tall = good ? Math.min(1, Math.max(0, (Math.log10(most) - low) / range)) : 0;
+      const y = STRIP - 2 - (STRIP - 4) * tall;
+      if (good && pen) context.lineTo(x + 0.5, y);
+      else if (good) context.moveTo(x + 0.5, y);
+      pen = good || (pen && most === null && run.n < width);
+    });
+    context.stroke();
+  }
+  // The largest of each column of so many; NaN where one is not finite, null where there is none.
+  function binned(norms, width) {
+    const tops = new Array(run.n ? width : 0).fill(null);
+    for (let x = 0; x < tops.length; x += 1) {
+      const from = Math.floor((x * run.n) / width);
+      const to = Math.max(from + 1, Math.floor(((x + 1) * run.n) / width));
+      for (let s = from; s < to; s += 1) {
+        const value = norms[s];
+        if (value !== null && !Number.isNaN(tops[x])) {
+          tops[x] = !Number.isFinite(value) ? NaN : tops[x] === null ? value : Math.max(tops[x], value);
+        }
+      }
     }
+    return tops;
+  }
+  function moveCursor() {
+    table.style.setProperty("--nbs-at", `${run.n ? ((at + 0.5) / run.n) * 100 : 0}%`);
   }
 
   function drawStep() {
@@ -429,8 +515,58 @@ function render({ model, el }) {
       if (then >= 0) fact("before: loss", number(earlier.steps.loss[then]));
       if (then >= 0) fact("norm", number(earlier.steps.norm[then]));
     }
-    for (const row of rows) fill(row);
+    rows.forEach(fill);
     moveCursor();
+    drawPowers();
+  }
+
+  // How often each power of two occurs in the gradients, over what float16 and bfloat16 hold.
+  function drawPowers() {
+    const all = model.get("exponents") || [];
+    powers.textContent = "";
+    if (!all.length) return;
+    const step = run.steps.index[at];
+    const near = all.reduce((best, one) => (Math.abs(one.step - step) < Math.abs(best.step - step) ? one : best));
+    const row = rows.find((one) => one.node.path === chosen);
+    const [first, counts] = row && Object.keys(near.own).length ? addUp(row.node.parameters.map((n) => near.own[n]).filter(Boolean)) : near.all;
+    const head = add(powers, "div", "nbs-chart-head");
+    if (row && Object.keys(near.own).length) add(head, "b", "nbs-mono", row.node.path);
+    add(head, "span", "", `gradients as written in step ${near.step}, by power of two`);
+    const total = counts.reduce((sum, n) => sum + n, 0);
+    if (!total) {
+      add(powers, "p", "nbs-note", "They are all 0.");
+      return;
+    }
+    const lost = counts.reduce((sum, n, k) => sum + (first + k < -24 ? n : 0), 0) / total;
+    const low = Math.min(first, -26) - 1;
+    const high = Math.max(first + counts.length, 17) + 1;
+    const W = Math.max(280, Math.min(760, powers.clientWidth || 760));
+    const [H, L, R] = [70, 62, 8];
+    const picture = svg(powers, "svg", { width: W, height: H + 62, viewBox: `0 0 ${W} ${H + 62}`, class: "nbs-plot", role: "img" });
+    svg(picture, "title", {}).textContent = `Exponents from 2^${first} to 2^${first + counts.length - 1}; ${percent(lost)} below what float16 holds`;
+    const x = (power) => L + ((W - L - R) * (power - low)) / (high - low);
+    const most = Math.max(...counts);
+    counts.forEach((n, k) => {
+      if (!n) return;
+      const tall = Math.max(1, (H - 4) * (n / most));
+      svg(picture, "rect", { x: x(first + k) + 0.5, width: Math.max(1, x(1) - x(0) - 1), y: H - tall, height: tall, class: first + k < -24 ? "nbs-nan" : "nbs-column" });
+    });
+    svg(picture, "line", { x1: L, x2: W - R, y1: H, y2: H, class: "nbs-grid" });
+    const every = Math.max(4, Math.ceil((high - low) / 40) * 4);
+    for (let power = Math.ceil(low / every) * every; power <= high; power += every) {
+      svg(picture, "text", { x: x(power), y: H + 14, class: "nbs-tick", "text-anchor": "middle" }).textContent = `2${raised(power)}`;
+    }
+    FORMATS.forEach(([name, least, normal, end], n) => {
+      const y = H + 28 + 18 * n;
+      svg(picture, "text", { x: L - 8, y: y + 4, class: "nbs-tick", "text-anchor": "end" }).textContent = name;
+      const part = (from, to, kind) => {
+        const [a, b] = [Math.max(from, low), Math.min(to, high)];
+        if (b > a) svg(picture, "rect", { x: x(a), width: x(b) - x(a), y: y - 3, height: 7, class: kind });
+      };
+      part(least, normal, "nbs-format nbs-faint");
+      part(normal, end, "nbs-format");
+    });
+    add(powers, "p", "nbs-note", `${percent(lost)} of the values that are not 0 would be 0 in float16 without a loss scale. Bars below: what each format holds, faint where it has fewer digits.`);
   }
 
   function fill({ node, line, cells, chart }) {
@@ -576,8 +712,7 @@ function render({ model, el }) {
     if (finding.parameter) add(why, "code", "", finding.parameter);
     why.append(` ${finding.says}, first in step ${finding.step}: ${finding.why}`);
     if (finding.mend) add(why, "code", "nbs-mend", finding.mend);
-    const line = [...body.querySelectorAll(".nbs-row")].find((one) => one.dataset.path === finding.parameter);
-    if (line) line.scrollIntoView({ block: "nearest" });
+    if (finding.parameter) lineOf(finding.parameter)?.scrollIntoView({ block: "nearest" });
   }
 
   let waiting = 0;
@@ -625,11 +760,12 @@ function render({ model, el }) {
   resized.observe(root);
   const themed = new MutationObserver(drawStrips);
   themed.observe(document.body, { attributes: true, attributeFilter: ["data-jp-theme-light", "class"] });
-  const names = ["about", "steps", "earlier", "earlier_rows", ...Array.from({ length: N_BLOCKS }, (_, n) => `block_${n}`)];
+  const names = ["about", "steps", "exponents", "earlier", "earlier_rows", ...Array.from({ length: N_BLOCKS }, (_, n) => `block_${n}`)];
   names.forEach((name) => model.on(`change:${name}`, soon));
   refresh();
   return () => {
     resized.disconnect();
+    onScreen.disconnect();
     themed.disconnect();
     if (waiting) cancelAnimationFrame(waiting);
     names.forEach((name) => model.off(`change:${name}`, soon));

@@ -6,6 +6,7 @@ import base64
 import math
 import sys
 import threading
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,14 @@ import anywidget
 import traitlets
 
 from nbinspect.blocks import Unavailable
-from nbinspect.gradients.records import GradientHistory, PackedStep
+from nbinspect.gradients.records import Exponents, GradientHistory, PackedStep
 from nbinspect.gradients.view import VERBS
 from nbinspect.render.format import printable
 from nbinspect.widgets import page
 
 _HERE = Path(__file__).parent
 N_BLOCKS = 16
+MOST_HISTOGRAMS = 4000  # of single parameters, some 200 bytes each
 UPDATE_S = 0.4
 # A saved notebook has no kernel: its report is there, and the widget's empty place is not shown.
 _STILL_STYLE = (
@@ -45,6 +47,7 @@ class GradientSteps(anywidget.AnyWidget):
     steps: Any = traitlets.Dict().tag(sync=True)
     earlier: Any = traitlets.Dict().tag(sync=True)
     earlier_rows: Any = traitlets.Bytes(b"").tag(sync=True)
+    exponents: Any = traitlets.List().tag(sync=True)
     still_class: Any = traitlets.Unicode().tag(sync=True)
     for _number in range(N_BLOCKS):
         vars()[f"block_{_number}"] = traitlets.Bytes(b"").tag(sync=True)
@@ -81,6 +84,9 @@ class GradientSteps(anywidget.AnyWidget):
             if key != self._sent[number]:
                 self._sent[number] = key
                 setattr(self, f"block_{number}", b"".join(step.rows for step in some))
+        counted = [step.figures.index for step in history.packed if step.exponents]
+        if counted != [one["step"] for one in self.exponents]:
+            self.exponents = _exponents(history)
         self.about = _about(history) | {"ended": ended, "block": size}
         self.steps = _scalars(history.packed) | {"n": history.n_steps}
 
@@ -127,6 +133,35 @@ def _about(history: GradientHistory) -> dict[str, Any]:
             for one in history.findings
         ],
     }
+
+
+def _exponents(history: GradientHistory) -> list[dict[str, Any]]:
+    """Give the counts of each power of two, by step: of all parameters, and of each if they are few."""
+    steps = [step for step in history.packed if step.exponents]
+    by_parameter = sum(len(step.exponents) for step in steps) <= MOST_HISTOGRAMS
+    found = []
+    for step in steps:
+        members = history.groups[step.group]
+        own = {members[one.row]: one for one in step.exponents if one.packed}
+        found.append(
+            {
+                "step": step.figures.index,
+                "all": _summed(own.values()),
+                "own": {str(n): [one.first, list(one.counts)] for n, one in own.items()}
+                if by_parameter
+                else {},
+            }
+        )
+    return found
+
+
+def _summed(some: Iterable[Exponents]) -> list[Any]:
+    counts: dict[int, int] = {}
+    for one in some:
+        for at, n in enumerate(one.counts):
+            counts[one.first + at] = counts.get(one.first + at, 0) + n
+    first, last = min(counts, default=0), max(counts, default=-1)
+    return [first, [counts.get(at, 0) for at in range(first, last + 1)]]
 
 
 def _scalars(steps: tuple[PackedStep, ...]) -> dict[str, Any]:

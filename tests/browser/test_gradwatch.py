@@ -135,11 +135,11 @@ def test_step_through_sort_fold_and_jump(opened, artifacts):
     expect(said).to_have_text("step 80 of 120")
     expect(page.locator(".nbs-why")).to_contain_text("clip_grad_norm_(net.parameters(), 1.0)")
     expect(page.locator(".nbs-chosen")).to_have_count(1)
-    expect(page.locator(".nbs-plot")).to_be_visible()
+    expect(page.locator(".nbs-chart .nbs-plot")).to_be_visible()
     shoot(lab, artifacts, "spike-light")
     shoot(lab, artifacts, "spike-dark")
     page.get_by_role("button", name="last 50", exact=True).click()
-    expect(page.locator(".nbs-plot text").last).to_have_text("step 80")
+    expect(page.locator(".nbs-chart .nbs-plot text").last).to_have_text("step 80")
     # The value in the page is the one of the report.
     page.locator(".nbs-chip", has_text="unused").click()
     expect(row(lab, "net.spare.weight")).to_contain_text("none")
@@ -203,3 +203,58 @@ def test_a_saved_notebook_keeps_tables_and_heat_map(server, context, open_notebo
     shoot(lab, artifacts, "reopened-dark")
     assert '"image/png"' in path.read_text()
     assert lab.outside == []
+
+
+def test_exponents_are_drawn_over_what_formats_hold(opened):
+    lab, page = opened, opened.page
+    powers = page.locator(".nbs-powers")
+    expect(powers).to_contain_text("gradients as written in step 100, by power of two")
+    expect(powers).to_contain_text("bfloat16")
+    assert powers.locator("rect.nbs-column").count() > 5
+    assert powers.locator("rect.nbs-format").count() >= 3
+    row(lab, "net.head").locator(".nbs-pick").click()
+    expect(powers.locator("b")).to_have_text("net.head")
+    page.locator(".nbs-slider").fill("35")
+    expect(powers).to_contain_text("step 40")
+    assert_clean(lab)
+
+
+MANY = """
+class Flat(nn.Module):
+    def __init__(self):
+        super().__init__()
+        for n in range(600):
+            self.register_parameter(f"p{n}", nn.Parameter(torch.randn(8)))
+flat = Flat()
+sgd = torch.optim.SGD(flat.parameters(), lr=1e-3)
+def run(n):
+    for _ in range(n):
+        sgd.zero_grad()
+        torch.stack(list(flat.parameters())).square().sum().backward()
+        sgd.step()
+"""
+
+
+def test_of_many_rows_only_those_in_sight_are_built(open_notebook):
+    lab = open_notebook(SETUP, MANY, "%%gradwatch\nrun(12)")
+    for cell in range(3):
+        lab.run_cell(cell)
+    lab.wait_idle()
+    page = lab.page
+    expect(page.locator(".nbs-said")).to_have_text("step 11 of 12")
+    page.get_by_role("button", name="Unfold flat").click()
+    expect(row(lab, "flat.p0")).to_be_visible()
+    assert 40 <= page.locator(".nbs-row").count() <= 200
+    height = page.locator(".nbs-table").evaluate("e => e.getBoundingClientRect().height")
+    assert height > 600 * 15
+    # What comes into sight is built and filled, and what goes out of it is let go.
+    gaps = page.locator(".nbs-gap")
+    gaps.last.scroll_into_view_if_needed()
+    expect(row(lab, "flat.p599")).to_be_visible()
+    expect(row(lab, "flat.p599").locator(".nbs-figure").first).not_to_be_empty()
+    assert page.locator(".nbs-row").count() <= 200
+    # Sorting shows the largest first, wherever it stood.
+    page.get_by_role("button", name="norm", exact=True).click()
+    expect(page.locator("th[aria-sort=descending]")).to_be_visible()
+    assert page.locator(".nbs-row").count() <= 200
+    assert_clean(lab)
