@@ -109,7 +109,8 @@ _RULES = """
 .nbi.nbi .nbi-shades tr,.nbi.nbi .nbi-shades th,.nbi.nbi .nbi-shades td{background:none;border:0;padding:0;font-weight:400;text-align:left;vertical-align:middle;line-height:18px;height:18px;color:inherit}
 .nbi.nbi .nbi-shades th{padding-right:12px;width:1%}
 .nbi.nbi .nbi-shades th,.nbi.nbi .nbi-shades th *{white-space:nowrap;overflow-wrap:normal;word-break:normal}
-.nbi.nbi .nbi-shades-map{display:block;width:100%;max-width:none;image-rendering:pixelated;background:var(--nbi-tint)}
+.nbi.nbi .nbi-shades td[rowspan]{position:relative}
+.nbi.nbi .nbi-shades-map{position:absolute;inset:0;width:100%;height:100%;max-width:none;image-rendering:pixelated;background:var(--nbi-tint)}
 .nbi.nbi .nbi-shades-ends{display:flex;justify-content:space-between;font-size:11px;color:var(--nbi-muted)}
 .nbi.nbi .nbi-shades-scale{display:inline-block;width:120px;height:10px;margin:0 8px;background:linear-gradient(90deg,rgba(0,114,178,.06),rgb(0,114,178))}
 .nbi.nbi .nbi-shades-bad{background:#c62828}

@@ -195,6 +195,12 @@ def test_a_saved_notebook_keeps_tables_and_heat_map(server, context, open_notebo
     lab = open_notebook(path)
     output = lab.cell(1).locator(".jp-OutputArea")
     expect(output.locator(".nbs-still img.nbi-shades-map")).to_be_visible()
+    box = "e => { const b = e.getBoundingClientRect(); return [b.top, b.bottom]; }"
+    names = output.locator(".nbs-still .nbi-shades th")
+    picture = output.locator(".nbs-still img.nbi-shades-map").evaluate(box)
+    assert picture == pytest.approx(
+        [names.first.evaluate(box)[0], names.last.evaluate(box)[1]], abs=3
+    )
     expect(output.locator(".nbs-still .nbi-table")).not_to_have_count(0)
     for words in ("Loading widget", "Error displaying"):
         shown = lab.page.get_by_text(words)
