@@ -23,7 +23,7 @@ function drawn(parent, name, data) {
 function steps(curve, sizes) {
   const x = (time) => (1000 * (time - curve.start)) / (curve.end - curve.start);
   const y = (size) => 1000 - (1000 * size) / curve.top;
-  let path = `M${x(curve.times[0])},${y(sizes[0])}`;
+  let path = `M0,${y(sizes[0])}`; // the first point is the highest of a run, and later than its start
   sizes.slice(1).forEach((size, n) => {
     path += `H${x(curve.times[n + 1])}V${y(size)}`;
   });
