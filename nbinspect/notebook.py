@@ -25,6 +25,8 @@ from typing import Any
 
 from nbinspect.records import SourceLine
 
+UNDO = "_nbinspect_undo"
+"""Where the shell keeps what undoes the loading of the extension: it outlives a re-import of that."""
 OUT_NAME = re.compile(r"_{1,3}|_\d+|_oh|Out")
 LAST_ERROR = ("last_value", "last_traceback", "last_type", "last_exc")  # in `sys`
 _PACKAGES = frozenset({"site-packages", "dist-packages"})

@@ -151,16 +151,21 @@ class HeapGraph:
 
         They are looked for only where something has a reference that nothing explains.
         """
-        values = self._index.untracked(np.ndarray, _torch.saved_tensor_type())
-        self._add_arrays([one for one in values if issubclass(type(one), np.ndarray)])
+        untracked = self._index.untracked(np.ndarray, _torch.saved_tensor_type())
+        values = untracked.values
+        arrays = self._add_arrays([one for one in values if issubclass(type(one), np.ndarray)])
         saved = [one for one in values if not issubclass(type(one), np.ndarray)]
-        held = [one for one in saved if id(one.data) in self.objects]
-        self.objects.update((id(one), one) for one in held)
-        for one in held:
+        held = {id(one): one for one in saved if id(one.data) in self.objects}
+        self.objects.update(held)
+        for one in held.values():
             self._add(Reference(id(one), id(one.data), "saved tensor", one.unpack_hook is None))
-        self._add_ancestors(held)
+        found = arrays | held
+        for holder, key in untracked.above(set(found)):
+            self._add(Reference(id(holder), key, "", False))
+            self.objects[id(holder)] = found[id(holder)] = holder
+        self._add_ancestors(list(found.values()))
 
-    def _add_arrays(self, values: list[Any]) -> None:
+    def _add_arrays(self, values: list[Any]) -> dict[int, Any]:
         """Add arrays over a tensor's bytes, and arrays of objects that lead to tensors."""
         arrays: dict[int, Any] = {}
         for array in values:
@@ -177,7 +182,7 @@ class HeapGraph:
                 self._add(Reference(key, child, "", False))
             if id(array.base) in self.objects:
                 self._add(Reference(key, id(array.base), "array", False))
-        self._add_ancestors(list(arrays.values()))
+        return arrays
 
     def _elements(self, array: Any) -> list[int]:
         """List those objects of this graph that an array of objects holds itself."""

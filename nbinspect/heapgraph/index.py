@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Container, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,19 +73,70 @@ class HeapIndex:
         runs = [self._order[a:b] for a, b in zip(start.tolist(), end.tolist(), strict=True)]
         return np.concatenate([np.empty(0, np.int64), *runs])
 
-    def untracked(self, *kinds: type) -> list[Any]:
-        """List the values of these types that tracked objects hold, for types like ndarray.
+    def untracked(self, *kinds: type, ids: Container[int] = ()) -> Untracked:
+        """Find the values of these types that tracked objects hold, for types like ndarray.
 
-        The collector does not track them, so they are seen only from their holders.
+        The collector does not track them, so they are seen only from their holders. Nor does it
+        track a dictionary or tuple that holds nothing else: it is looked into as well.
+
+        Args:
+            kinds: the types.
+            ids: of other objects whose untracked holders are wanted too.
         """
         seen: dict[int, Any] = {}
         wanted = _with_subclasses(kinds)
+        loose: dict[int, Any] = {}
         for start in range(0, len(self.objects), BLOCK):
             referents = gc.get_referents(*self.objects[start : start + BLOCK])
             if not wanted.isdisjoint(map(id, map(type, referents))):
                 found = (value for value in referents if id(type(value)) in wanted)
                 seen.update((id(value), value) for value in found)
-        return list(seen.values())
+            loose.update((id(value), value) for value in referents if _is_loose(value))
+        holders, todo = list[tuple[Any, Any]](), list(loose.values())
+        while todo:
+            holder = todo.pop()
+            for value in gc.get_referents(holder):
+                if id(type(value)) in wanted:
+                    seen[id(value)] = value
+                elif _is_loose(value) and id(value) not in loose:
+                    loose[id(value)] = value
+                    todo.append(value)
+                if id(value) in seen or id(value) in loose or id(value) in ids:
+                    holders.append((holder, value))
+        return Untracked(list(seen.values()), holders)
+
+
+def _is_loose(value: Any) -> bool:
+    kind = type(value)  # no `in`: a metaclass may have an `__eq__` of its own
+    return (kind is dict or kind is tuple) and not gc.is_tracked(value)
+
+
+class Untracked(NamedTuple):
+    """Values that the collector does not track, and what of their holders it does not track either.
+
+    Attributes:
+        values: each once.
+        holders: (dictionary or tuple, one of the values or another such holder).
+    """
+
+    values: list[Any]
+    holders: list[tuple[Any, Any]]
+
+    def above(self, keys: set[int], ours: Container[int] = ()) -> list[tuple[Any, int]]:
+        """List the holders of some of the values, and theirs, with the id of what they hold.
+
+        Args:
+            keys: ids of the values.
+            ours: ids of holders that are no part of the answer.
+        """
+        found, known = list[tuple[Any, int]](), set(keys)
+        while True:
+            new = [(a, id(b)) for a, b in self.holders if id(b) in known and id(a) not in known]
+            new = [(holder, key) for holder, key in new if id(holder) not in ours]
+            if not new:
+                return found
+            found += new
+            known.update(id(holder) for holder, _ in new)
 
 
 def _with_subclasses(kinds: tuple[type, ...]) -> set[int]:

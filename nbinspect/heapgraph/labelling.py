@@ -13,16 +13,18 @@ class Label:
     Attributes:
         text: what is read.
         context: how its own parts are named: "" by its type; ``names``: a namespace;
-            ``attributes``: an instance's dictionary; ``module attributes``: that of an
+            ``attributes``: an instance's dictionary; ``class attributes``: a class's; ``module attributes``: that of an
             ``nn.Module``; ``members``: its ``_parameters`` and the like; ``hooks``: a dictionary
-            of hooks; ``closure``: a function's cells; ``defaults``: its defaults; ``elements``: what
+            of hooks; ``annotations``: those of a function; ``closure``: a function's cells; ``defaults``: its defaults; ``elements``: what
             an iterator goes through; ``threads``: a thread-local's dictionaries; ``read-only``: what
             a proxy or view shows; ``unseen``: what of others' code has no names worth reading.
         extra: names of a closure's cells or of defaults, or of the attribute that is a dictionary
-            of hooks.
+            of hooks; of attributes: those that are spelled otherwise, each before its spelling.
         joint: what stands before the name of an attribute.
         container: the built-in type of the container that it is an item of, "" if of none;
             ``mixed list`` if some of the items are no tensors.
+        code: what names of its parts begin with, where that is not `text`: ``list(seen)[0]`` for an
+            element of a set.
     """
 
     text: str
@@ -30,6 +32,7 @@ class Label:
     extra: tuple[str, ...] = ()
     joint: str = "."
     container: str = ""
+    code: str = ""
 
 
 class Step(NamedTuple):

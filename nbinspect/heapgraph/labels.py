@@ -7,18 +7,23 @@ function's tuple of cells as ``closure variable 'name'``.
 
 from __future__ import annotations
 
+import builtins
+import enum
 import functools
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import torch
+
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.go_betweens import SUSPENDED
 from nbinspect.heapgraph.labelling import Label, Step
-from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
-from nbinspect.heapgraph.parts import attribute, parts
+from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_dict, referents
+from nbinspect.heapgraph.parts import attribute, class_attribute, parts
 from nbinspect.tensors import (
     class_dict,
     class_name,
@@ -30,9 +35,17 @@ from nbinspect.tensors import (
 )
 
 LONGEST_KEY = 60
+PLAIN = (int, float, bool, bytes, complex, type(None), torch.dtype)
 CONTAINERS = (dict, list, tuple, deque, set, frozenset)
 LruCache = type(functools.lru_cache(len))
-NAMESPACES = {"names", "locals", "members", "attributes", "module attributes"}
+NAMESPACES = {
+    "names",
+    "locals",
+    "members",
+    "attributes",
+    "module attributes",
+    "class attributes",
+}
 TELLING = (*SUSPENDED, types.FrameType, types.TracebackType, BaseException)
 
 
@@ -60,6 +73,8 @@ class Reader:
 
         Cost: one pass over `parent`, once; runs no code of the user's.
         """
+        if label.code:
+            label = replace(label, text=label.code, code="")
         if slot:
             return _native_step(label, slot)
         if label.context == "unseen":
@@ -80,7 +95,7 @@ class Reader:
             pass
         if label.context == "inside":
             return Step("other", label)
-        return Step("other", Label(f"{label.text} ({class_name(type(parent))})", "inside"))
+        return Step("other", Label(f"{label.text}, inside", "inside"))
 
     def place(self, label: Label, parent: Any, child: Any) -> Any:
         """Give the key or index of `child` in a container, the one that the user would use.
@@ -127,7 +142,8 @@ def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
     if make is not None:
         return make(label, place, child)
     if isinstance(place, Loose):
-        return Step("item", Label(f"{text}, {place.what}"))
+        code = f"list({text})[{place.number}]"
+        return Step("item", Label(f"{text}, {place.what}", code=code))
     if isinstance(place, Field):
         return Step("attribute", Label(f"{text}.{place.name}"))
     if label.context == "hooks":
@@ -140,6 +156,8 @@ def _item_step(label: Label, place: Any, child: Any, name_of: NameOf) -> Step:
         return Step("frame", Label(f"{text}, variable {place}"))
     if label.context == "members":
         return Step("item", Label(f"{text}.{place}"))
+    if label.context == "class attributes":
+        return Step("attribute", class_attribute(text, place, child))
     return Step("attribute", attribute(label, place))
 
 
@@ -170,7 +188,14 @@ def _of_one_thread(label: Label, _place: Any, child: Any) -> Step:
     return Step("attribute", Label(label.text, context))
 
 
+def _annotation(label: Label, place: Any, _child: Any) -> Step:
+    """Until somebody asks, they are a tuple of names and values in turn, from 3.14 on a function."""
+    name = place if isinstance_of(place, str) else label.extra[place]
+    return Step("item", Label(f"{label.text}[{name!r}]"))
+
+
 INNER_STEPS: dict[str, Callable[[Label, Any, Any], Step]] = {
+    "annotations": _annotation,
     "bases": _inherited,
     "cache": _in_cache,
     "elements": _element,
@@ -186,9 +211,10 @@ def _notebook_name(name: str) -> str:
 
 
 class Loose(NamedTuple):
-    """A place in a container that no index or key leads to."""
+    """A place in a container that no index or key leads to, but its number in the container."""
 
     what: str
+    number: int
 
 
 class Field(NamedTuple):
@@ -201,10 +227,12 @@ def _places(container: Any) -> Iterator[tuple[int, Any]]:
     """Yield (id, key or index) for all that a container holds; the first place wins at the end."""
     if isinstance_of(container, dict):
         pairs = [(_plain(key), key, value) for key, value in dict.items(container)]
-        yield from ((id(key), Loose("a key")) for _, key, _ in pairs)
+        yield from ((id(key), Loose("a key", n)) for n, (_, key, _) in enumerate(pairs))
         yield from ((id(value), plain) for plain, _, value in reversed(pairs))
     elif isinstance_of(container, set, frozenset):
-        yield from ((id(value), Loose("an element")) for value in set().union(container))
+        kind = set if isinstance_of(container, set) else frozenset
+        numbered = enumerate(kind.__iter__(container))
+        yield from ((id(value), Loose("an element", n)) for n, value in numbered)
     else:
         base = next(kind for kind in (list, tuple, deque) if isinstance_of(container, kind))
         elements = list(base.__iter__(container))
@@ -248,20 +276,38 @@ def _cached(cache: Any, child: Any) -> Step:
     if child is results:
         return Step("item", label)
     is_key = id(child) in set(map(id, results))
-    return _in_cache(label, Loose("a key") if is_key else "", child)
+    return _in_cache(label, Loose("a key", 0) if is_key else "", child)
 
 
 def key_text(key: Any, name_of: NameOf) -> str:
     """Show a dictionary's key, running no ``__repr__`` but those of plain values."""
     if isinstance_of(key, str):
         plain = str.__repr__(key)
-    elif type(key) in (int, float, bool, bytes, complex, type(None)):
+    elif any(type(key) is kind for kind in PLAIN):  # no `in`: a metaclass may have an `__eq__`
         plain = repr(key)
+    elif type(key) is torch.device:
+        plain = f"torch.device({str(key)!r})"
     elif type(key) is tuple and len(key) < 5:
-        plain = f"({', '.join(key_text(item, name_of) for item in key)})"
+        items = [key_text(item, name_of) for item in key]
+        plain = f"({', '.join(items)}{',' * (len(items) == 1)})"
     else:
-        return name_of(key) or f"<{class_name(type(key))}>"
+        if isinstance_of(key, weakref.ReferenceType):  # a weak dictionary's
+            key = weakref.ref.__call__(key)
+        return name_of(key) or _users_name(key) or f"<{short_name(key)}>"
     return plain if len(plain) <= LONGEST_KEY else f"{plain[: LONGEST_KEY - 1]}…"
+
+
+def _users_name(value: Any) -> str:
+    """Give a name by which code can spell an object that is a key: a variable, a built-in type."""
+    if isinstance_of(value, enum.Enum):
+        own = instance_dict(value) or {}
+        return f"{class_name(type(value))}.{own.get('_name_')}"
+    if issubclass(type(value), type):
+        name = class_name(value)
+        if vars(builtins).get(name) is value:
+            return name
+    names = list(notebook.user_namespace().items())
+    return next((n for n, one in names if one is value and not notebook.is_out_name(n)), "")
 
 
 def _function_name(value: Any) -> str:

@@ -5,7 +5,13 @@ from __future__ import annotations
 import re
 import sys
 
-NAME = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*|\[(\d+|'[^'\\]*')\])*")
+_WORD = r"[^\W\d]\w*"
+_TEXT = r"""'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*\""""
+_KEY = rf"(?:-?\d+(?:\.\d+)?|{_TEXT}|torch\.device\('[^']*'\)|{_WORD}(?:\.{_WORD})*)"
+_KEYS = rf"{_KEY}(?:, {_KEY})*"
+_PATH = rf"{_WORD}(?:\.{_WORD}|\[(?:{_KEYS}|\({_KEYS},?\))\])*"
+_CALL = rf"type\({_PATH}\)|logging\.getLogger\((?:{_TEXT})?\)|get_ipython\(\)"
+NAME = re.compile(rf"(?:(?:{_CALL})\.)?{_PATH}")
 
 
 def is_assignable(name: str) -> bool:

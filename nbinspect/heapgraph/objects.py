@@ -44,12 +44,17 @@ def slots(value: Any) -> Iterator[tuple[str, Any]]:
         yield from ((name, getattr(value, name, None)) for name in names)
         return
     for kind in mro(type(value)):
-        for name, slot in list(class_dict(kind).items()):
-            if type(slot) is types.MemberDescriptorType:
-                try:
-                    yield name, slot.__get__(value)
-                except AttributeError:  # not set
-                    continue
+        yield from slots_of(kind, value)
+
+
+def slots_of(kind: type, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the names and values of those slots of an instance that one of its classes defines."""
+    for name, slot in list(class_dict(kind).items()):
+        if type(slot) is types.MemberDescriptorType:
+            try:
+                yield name, slot.__get__(value)
+            except AttributeError:  # not set
+                continue
 
 
 def referents(value: Any) -> list[Any]:

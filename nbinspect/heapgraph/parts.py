@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import functools
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,10 +15,14 @@ import torch
 from nbinspect import notebook
 from nbinspect.heapgraph.go_betweens import go_betweens
 from nbinspect.heapgraph.labelling import Label, Step
-from nbinspect.heapgraph.objects import instance_dict, isinstance_of, referents, slots
+from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_dict, referents, slots
 from nbinspect.tensors import class_dict, mro
 
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
+SPELLED = {  # attributes that users know by another spelling
+    weakref.WeakKeyDictionary: ("data", ""),
+    concurrent.futures.Future: ("_result", ".result()", "_exception", ".exception()"),
+}
 
 
 def parts(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
@@ -34,6 +40,7 @@ def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, S
         names = parent.__code__.co_varnames[: parent.__code__.co_argcount][-len(defaults) :]
         yield defaults, Step("item", Label(text, "defaults", names))
         yield parent.__kwdefaults__, Step("item", Label(text, "defaults"))
+        yield from _annotations(parent, text)
     elif isinstance_of(parent, types.CellType):
         yield parent.cell_contents, Step("cell", Label(text))
     elif isinstance_of(parent, types.MethodType):
@@ -53,6 +60,17 @@ def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, S
         yield from _suspended_parts(parent, text)
     else:
         yield from go_betweens(parent, text)
+
+
+def _annotations(function: types.FunctionType, text: str) -> Iterator[tuple[Any, Step]]:
+    """Find them without asking for them: a tuple of names and values in turn, or a dictionary."""
+    known = (function.__closure__, function.__defaults__, function.__kwdefaults__)
+    others = set(map(id, (*known, function.__globals__, own_dict(function))))
+    for part in referents(function):
+        if (type(part) is tuple or type(part) is dict) and id(part) not in others:
+            names = tuple(part[n - n % 2] for n in range(len(part))) if type(part) is tuple else ()
+            noted = Label(f"{text}.__annotations__", "annotations", names)
+            yield part, Step("attribute", noted)
 
 
 def _error_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
@@ -98,7 +116,9 @@ def _attributes(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
     is_module = isinstance_of(parent, torch.nn.Module)
     own = instance_dict(parent)
     context = "module attributes" if is_module else "attributes"
-    holder = Label(text, context, joint=label.joint)
+    bases = set(map(id, mro(type(parent))))  # `issubclass` would ask an ABC, and that the metaclass
+    spelled = next((pairs for kind, pairs in SPELLED.items() if id(kind) in bases), ())
+    holder = Label(text, context, spelled, joint=label.joint)
     if own is not None:
         yield own, Step("attribute", holder)
         for key, value in list(own.items()):  # values kept inline, with no dictionary of their own
@@ -113,7 +133,7 @@ def _attributes(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
 
 def _class_parts(parent: type, text: str) -> Iterator[tuple[Any, Step]]:
     for name, value in list(class_dict(parent).items()):
-        yield value, Step("attribute", Label(f"{text}.{name}"))
+        yield value, Step("attribute", class_attribute(text, name, value))
     for base in mro(parent)[1:]:
         yield base, Step("attribute", Label(text))
     for name in ("__mro__", "__bases__"):
@@ -121,7 +141,16 @@ def _class_parts(parent: type, text: str) -> Iterator[tuple[Any, Step]]:
     # A class's dictionary cannot be asked for, only met; nothing else of a class is a dictionary.
     for part in referents(parent):
         if type(part) is dict:
-            yield part, Step("attribute", Label(text, "attributes"))
+            yield part, Step("attribute", Label(text, "class attributes"))
+
+
+def class_attribute(text: str, name: str, value: Any) -> Label:
+    """Name an attribute of a class; one that answers for itself when asked for is in its `__dict__`."""
+    kinds = map(class_dict, mro(type(value)))
+    answers = next((own["__get__"] for own in kinds if "__get__" in own), None)
+    if type(answers) is types.FunctionType and type(value) is not functools.cached_property:
+        return Label(f"{text}.__dict__[{name!r}]")
+    return Label(f"{text}.{name}")
 
 
 def attribute(holder: Label, key: str) -> Label:
@@ -132,6 +161,8 @@ def attribute(holder: Label, key: str) -> Label:
         return Label(holder.text, "members")
     if key == "_actual_script_module":  # has the names of the traced module that it is in
         return Label(holder.text)
+    if key in holder.extra[::2]:
+        return Label(holder.text + holder.extra[holder.extra.index(key) + 1])
     if "hooks" in key:
         return Label(holder.text, "hooks", (key,))
     return Label(f"{holder.text}{holder.joint}{key}")

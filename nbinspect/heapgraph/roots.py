@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import contextvars
+import logging
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from nbinspect import notebook
+from nbinspect.heapgraph.go_betweens import CURRENT
 from nbinspect.heapgraph.labelling import Label
-from nbinspect.heapgraph.objects import own_dict, referents
+from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
 
+LIBRARY_COST = 4
 EVENT_LOOP = ("asyncio", "_asyncio")
 
 
@@ -36,13 +39,15 @@ def roots() -> dict[int, Root]:
         names = own_dict(module)
         if names is not None and type(name) is str:
             file = names.get("__file__")
-            cost = 2 if type(file) is str and notebook.is_users_file(file) else 4
+            is_users = type(file) is str and notebook.is_users_file(file)
+            cost = 2 if is_users else LIBRARY_COST
             label = Label(name, "attributes")
             if name.partition(".")[0] in EVENT_LOOP:
                 label, cost = Label("asyncio's event loop", "unseen"), 6
             found.setdefault(id(names), Root(label, "VARIABLE", cost))
     found[id(vars(sys.modules["__main__"]))] = Root(Label("", "names"), "VARIABLE", 0)
     found.update(_context_roots())
+    found.update(_loggers())
     found.update(_shell_roots(notebook.shell()))
     return found
 
@@ -50,7 +55,21 @@ def roots() -> dict[int, Root]:
 def _context_roots() -> dict[int, Root]:
     """Give what holds the context variables as they are set here and now."""
     context = contextvars.copy_context()  # shares its tree of values with the running one
-    return {id(one): Root(Label("context variables"), "VARIABLE", 1) for one in referents(context)}
+    return {id(one): Root(Label(CURRENT), "VARIABLE", 1) for one in referents(context)}
+
+
+def _loggers() -> dict[int, Root]:
+    """Give loggers, which everybody asks for by name; each library would give them another one."""
+    manager = logging.getLogger().manager
+    names = [(name, one) for name, one in list(manager.loggerDict.items()) if type(name) is str]
+    found: dict[int, Root] = {}
+    for name, one in [("", manager.root), *names]:
+        if isinstance_of(one, logging.Logger):
+            label = Label(f"logging.getLogger({repr(name) if name else ''})")
+            own = own_dict(one)
+            found[id(one)] = Root(label, "VARIABLE", 3)
+            found[id(own)] = Root(replace(label, context="attributes"), "VARIABLE", 3)
+    return found
 
 
 def _shell_roots(shell: Any) -> dict[int, Root]:
@@ -76,8 +95,8 @@ def _shell_roots(shell: Any) -> dict[int, Root]:
     found.update(
         (id(one), Root(Label("Out"), "OUT_HISTORY", 6)) for one in outputs if one is not None
     )
-    found[id(shell)] = Root(Label("IPython's shell", ""), "OTHER", 9)
-    found[id(vars(shell))] = Root(Label("IPython's shell", "attributes"), "OTHER", 9)
+    found[id(shell)] = Root(Label("get_ipython()"), "OTHER", 9)
+    found[id(vars(shell))] = Root(Label("get_ipython()", "attributes"), "OTHER", 9)
     kernel = vars(shell).get("kernel")
     if kernel is not None:
         label = Label("Jupyter's kernel", "unseen")

@@ -229,7 +229,7 @@ def _evidence(group: list[Survivor], holder: str, container: str) -> Evidence:
         and all(one.held.tensor.startswith("scalar") for one in own if one.held),
         sites=tuple({one.site for one in group}),
         chain=str(chain or ""),
-        code=mend(chain)[1] if chain is not None else "",
+        code=mend(chain, None)[1] if chain is not None else "",
         hooks=frozenset(_hooks_of(group, holder)) if HOOK in f"{holder}{chain}" else frozenset(),
     )
 

@@ -18,10 +18,8 @@ from nbinspect.magics.references import forget_count
 from nbinspect.magics.semicolon import LoneSemicolon
 from nbinspect.magics.showing import Shell, Showing, note_own_error, own_errors
 from nbinspect.magics.table import LINE_MAGICS, LIVE_CLOSERS, WATCHES, LineMagic, WatchMagic
+from nbinspect.notebook import UNDO
 from nbinspect.records import Record
-
-_UNDO = "_nbinspect_undo"
-"""Where the shell keeps what undoes the loading: it outlives a re-import of this module."""
 
 
 def load_ipython_extension(shell: Shell) -> None:
@@ -35,12 +33,12 @@ def load_ipython_extension(shell: Shell) -> None:
         cells.install(undo)
         _install_magics(shell, cells, showing, undo)
         _install_helpers(shell, showing, undo)
-        shell.__dict__[_UNDO] = undo.pop_all()
+        shell.__dict__[UNDO] = undo.pop_all()
 
 
 def unload_ipython_extension(shell: Shell) -> None:
     """Take everything out of `shell` that was put there; nothing if nothing was."""
-    undo: ExitStack | None = shell.__dict__.pop(_UNDO, None)
+    undo: ExitStack | None = shell.__dict__.pop(UNDO, None)
     if undo is not None:
         undo.close()
 

@@ -17,12 +17,14 @@ from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import Reference, node_cap, walk
 from nbinspect.heapgraph.objects import isinstance_of
-from nbinspect.referrers.backward import Backward
-from nbinspect.referrers.chains import Narrator
-from nbinspect.referrers.garbage import freed_with
-from nbinspect.referrers.mends import break_cycle, mend
+from nbinspect.heapgraph.roots import LIBRARY_COST, Root
+from nbinspect.referrers.backward import Backward, RootHit
+from nbinspect.referrers.chains import Narrator, Place
+from nbinspect.referrers.garbage import freed_with, goes_with
+from nbinspect.referrers.mends import LONGEST_CODE, OTHERS, Way, break_cycle, mend
 from nbinspect.referrers.origins import name_origin, object_origin
 from nbinspect.referrers.records import Chain, Link, ReferenceReport
+from nbinspect.referrers.spelling import as_code
 from nbinspect.render.format import bytes_text
 from nbinspect.tensors import (
     class_name,
@@ -43,8 +45,11 @@ EMPTY = (tuple, str, bytes, frozenset)
 LONGEST_INTERNED = 4096
 MOST_CHAINS = 12
 MOST_BELOW, MOST_BELOW_ONE = 50_000, 2_000  # objects looked at to say what would go
+MOST_BELOW_WAY = 20_000  # to say whether the object would
+MOST_WAYS = 8
 WEIGHING_S = 0.15
 COLLECTABLE, UNCOLLECTABLE, HELD = "collectable", "through C++", "held from outside"
+LOOSE = "held out of sight"
 
 
 def refchain(
@@ -140,9 +145,21 @@ def _is_called(name: str) -> Callable[[Backward, Reference], bool]:
 
     def is_known(search: Backward, reference: Reference) -> bool:
         chains = Narrator(search).from_root(reference)
-        return all(str(chain) == name for chain in chains)
+        return all(_is_spelled(chain, name) for chain in chains)
 
     return is_known
+
+
+def _is_spelled(chain: Chain, name: str) -> bool:
+    """Say whether a chain is what was typed: a name alone, ``net.0`` as code has it."""
+    text = str(chain)
+    return text == name or (len(chain.links) == 1 and as_code(text) == name)
+
+
+def _as_typed(chain: Chain, name: str) -> Chain:
+    if not _is_spelled(chain, name) or str(chain) == name:
+        return chain
+    return Chain(name, (dataclasses.replace(chain.links[0], label=name),), chain.steps)
 
 
 def _targets(box: list[Any]) -> list[Any]:
@@ -175,11 +192,12 @@ def _report(search: Backward, what: _What, start: float) -> ReferenceReport:
     return ReferenceReport(
         name=what.name,
         description=what.description,
-        chains=tuple(_weighed(search, chains)),
+        chains=tuple(_as_typed(one, what.name) for one in _weighed(search, chains)),
         n_references=n_references,
         n_explained=n_references - python - native,
-        complete=not (python or native or search.notes or cycle == HELD),
-        verdict=_verdict(python, native, cycle, freed, what.size_bytes),
+        complete=not (python or native or search.notes or cycle in {HELD, LOOSE}),
+        verdict=_verdict(python, native, cycle, freed, what.size_bytes)
+        or _out_of_sight(cycle, chains),
         collectable=is_garbage,
         uncollectable=cycle == UNCOLLECTABLE,
         mend=sentence.format(code) if code else sentence,
@@ -229,31 +247,83 @@ def _mend(search: Backward, chains: list[Chain], cycle: str, name: str) -> tuple
         return break_cycle(chains[0], name)
     if not chains:
         return "", ""
-    sentence, code = mend(chains[0])
+    sentence, code = mend(chains[0], _way_out(search, chains[0]))
     is_everything = code.startswith(("Out.", "import sys;")) or len(chains) == 1
-    if not is_everything and len({search.holder_of(hit.reference) for hit in search.hits}) > 1:
-        sentence += " Other chains hold it too: each needs its own."
+    is_said = is_everything or sentence.endswith(OTHERS)
+    if not is_said and len({search.holder_of(hit.reference) for hit in search.hits}) > 1:
+        sentence += OTHERS
     return sentence, code
 
 
+def _way_out(search: Backward, chain: Chain) -> Way | None:
+    """Find the nearest thing on a chain that, taken away, is enough to let the object go."""
+    places, known = _places(search, chain)
+    for one in reversed(places[:1] + places[1:][-MOST_WAYS:]):
+        if goes_with(search, one.key, known.count(one.key), MOST_BELOW_WAY) is not False:
+            return Way(one.code, one.container, is_enough=True)
+    if not places:
+        return None
+    is_hidden = any(max(search.unexplained(key)) > 0 for key in search.targets)
+    nearest = places[0 if is_hidden else -1]  # what is out of sight may hang on the first of them
+    return Way(nearest.code, nearest.container, is_enough=False)
+
+
+def _places(search: Backward, chain: Chain) -> tuple[list[Place], list[int]]:
+    """List what can be taken away on a chain, and the ids of what the user knows to hold besides."""
+    narrator = Narrator(
+        search
+    )  # which refers to keys of dictionaries, so it must go before we count
+    known = [hit.reference for hit in search.hits if search.is_known(hit.reference)]
+    for hit in search.hits:
+        if any(str(one) == str(chain) for one in narrator.from_root(hit.reference)):
+            places = narrator.places(hit.reference, chain.root)
+            is_all = hit.reference in known  # there is nothing but what was typed
+            short = [one for one in places if len(one.code) <= LONGEST_CODE]
+            return short, [] if is_all else [one.child for one in known]
+    return [], []
+
+
 def _chains(search: Backward, name: str) -> tuple[list[Chain], str]:
-    """Give the chains, and what kind of cycle holds it where no root does."""
+    """Give the chains, and what kind of cycle or loose end holds it where no root does."""
     narrator = Narrator(search)
     if search.hits:
         found: dict[str, Chain] = {}
-        for hit in search.hits:
+        for hit in _worth_telling(search):
             for chain in narrator.from_root(hit.reference):
                 found.setdefault(str(chain), chain)
         # What the user typed is no news, unless it is all there is.
-        others = [chain for text, chain in found.items() if text != name]
+        others = [chain for chain in found.values() if not _is_spelled(chain, name)]
         return (others or list(found.values()))[:MOST_CHAINS], ""
     path, is_native = _cycle(search) if search.exhausted else ([], False)
     if not path:
-        return [], ""
+        ends = _loose_ends(search) if search.exhausted else []
+        return [narrator.from_loose_end(_way(search, end)) for end in ends], LOOSE if ends else ""
     counts = (search.unexplained(key) for key in search.objects)
     is_held = any(left.python > 0 or left.native > 0 for left in counts)
     kind = HELD if is_held else UNCOLLECTABLE if is_native else COLLECTABLE
     return [narrator.from_cycle(path)], kind
+
+
+def _worth_telling(search: Backward) -> Iterator[RootHit]:
+    """Leave out what only leads through a library to a holder that is told already."""
+    told = set[int]()
+    for hit in search.hits:
+        root, holder = search.roots.get(hit.reference.parent), search.holder_of(hit.reference)
+        if search.finds_all or holder not in told or root is None or not _is_detour(root):
+            yield hit
+        told.add(holder)
+
+
+def _is_detour(root: Root) -> bool:
+    """Say whether a root is inside of somebody's library; old outputs and errors are the user's."""
+    is_library = root.cost >= LIBRARY_COST and root.kind in {"VARIABLE", "OTHER"}
+    return is_library and root.label.text != "sys"
+
+
+def _loose_ends(search: Backward) -> list[int]:
+    """Give the nearest holder that has a reference which nothing explains, if there is one."""
+    open_ends = [key for key in search.toward if max(search.unexplained(key)) > 0]
+    return sorted(open_ends, key=lambda key: len(_way(search, key)))[:1]
 
 
 def _cycle(search: Backward) -> tuple[list[Reference], bool]:
@@ -262,7 +332,9 @@ def _cycle(search: Backward) -> tuple[list[Reference], bool]:
 
     links = nx.DiGraph()
     for references in search.parents.values():
-        links.add_edges_from((one.parent, one.child, {"slot": one.slot}) for one in references)
+        # Where both hold, Python's counts: its collector would see the cycle.
+        for one in sorted(references, key=lambda one: one.slot, reverse=True):
+            links.add_edge(one.parent, one.child, slot=one.slot)
     parts = [part for part in nx.strongly_connected_components(links) if len(part) > 1]
     parts += [{a} for a, b in links.edges if a == b]
     if not parts:
@@ -271,7 +343,7 @@ def _cycle(search: Backward) -> tuple[list[Reference], bool]:
     first = min(parts, key=lambda part: min(depth.get(key, 1 << 30) for key in part))
     inside = links.subgraph(first)
     python = nx.DiGraph([(a, b) for a, b, slot in inside.edges(data="slot") if not slot])
-    is_native = not any(len(one) > 1 for one in nx.strongly_connected_components(python))
+    is_native = nx.is_directed_acyclic_graph(python)
     start = min(first, key=lambda key: (_dullness(search.objects[key]), depth.get(key, 0)))
     if start in search.targets:
         return _round(search, start, first), is_native
@@ -324,6 +396,15 @@ def _verdict(python: int, native: int, cycle: str, freed: int | None, own: int |
             "may or may not free it."
         )
     return ""
+
+
+def _out_of_sight(cycle: str, chains: list[Chain]) -> str:
+    if cycle != LOOSE:
+        return ""
+    return (
+        f"What holds the {chains[0].root} is not visible to gc (a hook of an autograd node, a running "
+        "expression, or C code)."
+    )
 
 
 def _description(value: Any) -> str:

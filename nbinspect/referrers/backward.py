@@ -59,6 +59,7 @@ class Backward:
         n_dull: references that explain nothing, by the id of what is held: instances to a class.
         notes: what was not searched, and why.
         ours: ids of this search's own containers, which are no part of the answer.
+        finds_all: it was told to find every root.
 
     Cost: one pass over the heap a level, 36 ms at a million objects, or one index of it, about 1 s.
     """
@@ -84,7 +85,7 @@ class Backward:
         self.n_dull: dict[int, int] = defaultdict(int)
         self.notes: list[str] = []
         self.exhausted = False
-        self._every_root, self._deadline = every_root, time.monotonic() + budget_s
+        self.finds_all, self._deadline = every_root, time.monotonic() + budget_s
         self._is_known, self._is_namer = is_known, namer_of is not None
         self.native: NativeWalk | None = namer_of.native if namer_of else None
         self.native_holders: dict[int, list[Reference]] = (
@@ -93,6 +94,7 @@ class Backward:
         self._index: HeapIndex | None = None
         self._n_scans = 0
         self.ours = {id(self.objects), id(self.root_objects), *ours}
+        self.ours.add(id(getattr(notebook.shell(), notebook.UNDO, None)))
         self.frames = list(notebook.running_frames())
 
     def search(self) -> None:
@@ -149,7 +151,7 @@ class Backward:
             self.notes.append(f"the search stopped at {len(self.objects):,} holders")
             return True
         # A root's name costs something too, so a better one may be a few references farther.
-        return not self._every_root and any(
+        return not self.finds_all and any(
             hit.cost <= depth and not self.is_known(hit.reference) for hit in self.hits
         )
 
@@ -269,12 +271,17 @@ class Backward:
     def _untracked(self, wanted: set[int]) -> list[Any]:
         """Find NumPy arrays over or of some objects, and saved tensors that Python code keeps.
 
-        The collector does not track them, so all that tracked objects hold is looked through.
+        The collector does not track them, so all that tracked objects hold is looked through. On
+        the way come those holders that ``gc.get_referrers`` misses: asyncio's tasks, to it, hold
+        no result.
         """
         found, noted = dict[int, Any](), set[Reference]()
-        self.ours.add(id(found))
+        index = HeapIndex(gc.get_objects())
+        self.ours |= {id(found), id(index), id(vars(index)), id(index.objects)}
+        found |= self._missed(index, wanted)
         kinds = (np.ndarray, _torch.saved_tensor_type())
-        for value in HeapIndex(gc.get_objects()).untracked(*kinds):
+        untracked = index.untracked(*kinds, ids=wanted)
+        for value in untracked.values:
             steps = _steps_from(value, wanted)
             if not steps or steps[0][1].child not in wanted:
                 continue
@@ -282,8 +289,27 @@ class Backward:
                 if step not in noted and self._note(step):
                     found[id(one)] = one
                 noted.add(step)
+        for holder, key in untracked.above({*wanted, *found}, self.ours):
+            if self._note(Reference(id(holder), key, "", False)):
+                found[id(holder)] = holder
         self.objects.update(found)
         return list(found.values())
+
+    def _missed(self, index: HeapIndex, wanted: set[int]) -> dict[int, Any]:
+        """Note what an index knows to hold some objects and the collector did not tell of."""
+        found: dict[int, Any] = {}
+        known = {(one.parent, key) for key in wanted for one in self.parents.get(key, ())}
+        for holder, key in list(index.holders(np.fromiter(wanted, np.int64, len(wanted)))):
+            is_new = (id(holder), key) not in known and id(holder) not in self.ours
+            if not is_new or leads_nowhere(holder, self.objects[key]):
+                continue
+            if not self._note(Reference(id(holder), key, "", False)):
+                continue
+            if id(holder) in self.roots:
+                self.root_objects[id(holder)] = holder
+            else:
+                found[id(holder)] = holder
+        return found
 
     def _has_unexplained(self, keys: set[int]) -> bool:
         return not self._is_namer and any(
@@ -332,10 +358,10 @@ def _steps_from(value: Any, wanted: set[int]) -> list[tuple[Any, Reference]]:
         is_plain = value.unpack_hook is None
         return [(value, Reference(id(value), id(value.data), "saved tensor", is_plain))]
     chain = [value]
-    while issubclass(type(chain[-1].base), np.ndarray):
+    while issubclass(type(chain[-1].base), np.ndarray) and id(chain[-1].base) not in wanted:
         chain.append(chain[-1].base)
     steps = [(one, Reference(id(one), id(one.base), "array", False)) for one in reversed(chain)]
-    if chain[-1].dtype != object or chain[-1].base is not None:
+    if chain[-1].dtype != object or chain[-1].base is not None:  # over a tensor, or another array
         return steps
     held = {key: None for key in map(id, chain[-1].flat) if key in wanted}
     items = [(chain[-1], Reference(id(chain[-1]), key, "", False)) for key in held]

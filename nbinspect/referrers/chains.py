@@ -3,33 +3,52 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import itertools
 import types
-from typing import Any
+from collections import deque
+from typing import Any, NamedTuple
+
+import numpy as np
+from torch import nn
 
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import Reference
-from nbinspect.heapgraph.objects import isinstance_of
+from nbinspect.heapgraph.objects import isinstance_of, own_dict, slots_of
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
+from nbinspect.referrers.spelling import as_code
 from nbinspect.tensors import (
+    class_dict,
     class_name,
     describe,
     device_of,
     is_node,
     is_tensor,
+    mro,
     node_name,
     storage_bytes,
 )
 
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
-# Nothing can be taken out of these, but for what is in an error's own dictionary.
-FIXED = (tuple, frozenset, functools.partial, types.MethodType, BaseException)
+GIVES_UP = (dict, list, deque, np.ndarray)
 MOST_STEPS = 64
 MOST_IN_A_ROW = 6  # autograd nodes, or calls of each other; those in the middle are left out
+
+
+class Place(NamedTuple):
+    """Something that code can take out of its holder.
+
+    Attributes:
+        code: how it is spelled.
+        key: its id.
+        container: what it is an item of, as in `Link.container`.
+    """
+
+    code: str
+    key: int
+    container: str
 
 
 class Narrator:
@@ -69,6 +88,37 @@ class Narrator:
         links = self._along(path, [first, held], label)
         return Chain(frame.label, links, self._steps([start, *path])[-1 - len(path) :])
 
+    def places(self, start: Reference, name: str) -> list[Place]:
+        """Give what code can take out of its holder on the way from a root, the root's own first.
+
+        A module's parts are left alone: who wants to let go of a weight lets go of its model.
+
+        Args:
+            start: the reference out of the root.
+            name: of the object that it leads to, where it is a variable and may have several.
+        """
+        search, root = self._search, self._search.roots.get(start.parent)
+        if root is None:
+            return []
+        label, found, owner = root.label, list[Place](), None
+        holders = search.root_objects | search.objects
+        for reference in (start, *self._path(start.child)):
+            parent, child = holders[reference.parent], search.objects[reference.child]
+            step = self._reader.step(label, parent, child, reference.slot, self._name_of)
+            can_go = _gives_up(parent, child) and label.context not in {"read-only", "members"}
+            if label.context.endswith("attributes"):  # the dictionary of the one before
+                can_go = can_go and _lets_delete(owner)
+            owner = parent
+            if reference.slot or step.edge not in FOLDED:
+                break
+            is_variable = root.label.context == "names" and reference is start
+            before, label = label.text, step.label
+            label = dataclasses.replace(label, text=name) if is_variable else label
+            code = as_code(label.text)
+            if can_go and code and label.text != before:
+                found.append(Place(code, reference.child, label.container))
+        return found
+
     def from_cycle(self, path: list[Reference]) -> Chain:
         """Read a way that begins at an object of a cycle."""
         start = self._search.objects[path[0].parent]
@@ -76,6 +126,13 @@ class Narrator:
         first = Link(f"cycle of {label.text}", "other", class_name(type(start)))
         links = self._along(path, [first], label)
         return Chain(f"cycle of {label.text}", links, self._steps(path))
+
+    def from_loose_end(self, path: list[Reference]) -> Chain:
+        """Read a way that begins at an object whose own holder cannot be seen."""
+        start = self._search.objects[path[0].parent]
+        label = Label(f"unnamed {short_name(start)}")
+        first = self._link(label, "other", path[0].parent)
+        return Chain(label.text, self._along(path, [first], label), self._steps(path))
 
     def _path(self, key: int) -> list[Reference]:
         """Give the references from a holder down to the target."""
@@ -106,7 +163,7 @@ class Narrator:
                     links.append(Link(f"{runs[number] - 4:,} more {what}", "other", ""))
                 continue
             link = self._link(label, step.edge, reference.child)
-            if isinstance_of(parent, *FIXED) or before.context == "read-only":
+            if not _gives_up(parent, child) or before.context == "read-only":
                 link = dataclasses.replace(link, droppable=links[-1].droppable)
             if link.label == links[-1].label:  # a step that has no name adds nothing
                 continue
@@ -141,7 +198,8 @@ class Narrator:
             return step._replace(label=Label(text))
         if slot and not slot.startswith(_torch.SCRIPT_MEMBERS):
             shown = {"grad": ".grad", "base": "._base", "array": "the array's tensor"}
-            return step._replace(label=Label(shown.get(slot, slot)))
+            text = ".base" if isinstance_of(child, np.ndarray) else shown.get(slot, slot)
+            return step._replace(label=Label(text))
         if step.edge in {"cell", "frame", "generator", "exception"}:
             own = step.label.text.removeprefix(label.text).removeprefix(", ")
             return step._replace(
@@ -181,6 +239,29 @@ class Narrator:
             return ""
         finally:
             search.close()
+
+
+def _gives_up(parent: Any, child: Any) -> bool:
+    """Say whether what an object holds can be taken out of it: an item, an attribute of its own."""
+    if isinstance_of(parent, *GIVES_UP):
+        return True
+    if isinstance_of(parent, type):
+        return any(one is child for one in class_dict(parent).values())
+    own = own_dict(parent)
+    if not _lets_delete(parent):
+        return own is child
+    if own is not None and (own is child or any(one is child for one in list(own.values()))):
+        return True
+    # Slots that are not a class statement's are read-only: the arguments of a partial.
+    kinds = [kind for kind in mro(type(parent)) if "__slots__" in class_dict(kind)]
+    return any(one is child for kind in kinds for _, one in slots_of(kind, parent))
+
+
+def _lets_delete(owner: Any) -> bool:
+    """Say whether attributes can be deleted: a frozen dataclass does not let them."""
+    own = (class_dict(kind).get("__delattr__") for kind in mro(type(owner)))
+    is_module = isinstance_of(owner, nn.Module)
+    return is_module or not any(isinstance_of(one, types.FunctionType) for one in own)
 
 
 def _shown(label: Label) -> str:

@@ -41,6 +41,31 @@ def freed_with(search: Backward, keys: Iterable[int], most_objects: int) -> int 
     return _bytes_of(dead)
 
 
+def goes_with(search: Backward, key: int, n_others: int, most_objects: int) -> bool | None:
+    """Say whether the targets of a search would go if one reference to an object was taken away.
+
+    Args:
+        search: has walked the autograd graph, if there is a tensor in it.
+        key: id of the object.
+        n_others: how many references to it do not count besides.
+        most_objects: how many below it to look at.
+
+    Returns:
+        None if that is not known: too much lies below, or the targets do not.
+    """
+    below = _below(search, {key}, most_objects)
+    if below is None or not search.targets <= below.objects.keys():
+        return None
+    held = [
+        one
+        for one in below.objects
+        if _n_outside(search, below, one) > (1 + n_others if one == key else 0)
+    ]
+    alive = _spread(below.objects, held)
+    below.objects.clear()
+    return not search.targets & alive
+
+
 def _bytes_of(tensors: list[Any]) -> int | None:
     """Sum the storages that no other tensors look into."""
     over = Counter[int]()
@@ -100,17 +125,20 @@ def _below(search: Backward, starts: set[int], most_objects: int) -> _Below | No
 
 
 def _is_held(search: Backward, below: _Below, key: int) -> bool:
-    """Say whether anything but these objects refers to one of them."""
-    if key in below.starts:
-        return False
+    """Say whether anything but these objects refers to one of them that it does not start from."""
+    return key not in below.starts and _n_outside(search, below, key) > 0
+
+
+def _n_outside(search: Backward, below: _Below, key: int) -> int:
+    """Count the references to one of these objects from anything else."""
     value = below.objects[key]
     ours = 3 + (key in search.objects) + search.is_indexed(value)
     ours += search.native is not None and key in search.native.found
     python = sys.getrefcount(value) - ours - below.python[key]
     if not is_tensor(value):
-        return python - is_node(value) > 0
+        return max(0, python - is_node(value))
     owners = _torch.use_count(value) or 1
-    return python - (owners > 1) > 0 or owners - 1 - below.native[key] > 0
+    return max(0, python - (owners > 1)) + max(0, owners - 1 - below.native[key])
 
 
 def _spread(objects: dict[int, Any], keys: list[int]) -> set[int]:

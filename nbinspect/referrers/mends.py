@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import dataclasses
 import re
 import sys
 from types import ModuleType
+from typing import NamedTuple
 
 from nbinspect import notebook
 from nbinspect.heapgraph.letting_go import (
@@ -14,40 +18,70 @@ from nbinspect.heapgraph.letting_go import (
     is_assignable,
     without_graphs,
 )
-from nbinspect.heapgraph.resolving import as_code
 from nbinspect.referrers.records import Chain, Link
+from nbinspect.referrers.spelling import as_code
 
 LONGEST_CODE = 200
+OTHERS = " Other references hold it too: each needs its own."
 ITEM = re.compile(r"(.+)\[(?:\d+|'[^']*')\]")
 
 
-def mend(chain: Chain) -> tuple[str, str]:
+class Way(NamedTuple):
+    """The nearest thing that code can take out of its holder so that the object goes.
+
+    Attributes:
+        code: how it is spelled.
+        container: what it is an item of, as in `Link.container`.
+        is_enough: nothing else holds the object then, as far as that is known.
+    """
+
+    code: str
+    container: str
+    is_enough: bool
+
+
+def mend(chain: Chain, way: Way | None) -> tuple[str, str]:
     """Say how to break a chain, as (sentence, line of code or "").
 
     Args:
         chain: references from a root down to the object.
+        way: what can be taken away, None if there is nothing that code can spell.
     """
+    chain = _as_code(chain)
     first = chain.links[0].label
     if chain.root.startswith("cycle"):
         return "", ""
+    if chain.root.startswith("unnamed "):
+        return f"It goes when the {chain.root} does.", ""
     for rule in RULES:
         if found := rule(chain):
             return _in_reach(first, *found)
     if not is_assignable(first):
-        return _in_reach(first, *_no_code(chain.links[0]))
-    return _in_reach(first, *_of_holder(chain))
+        return _in_reach(first, *_no_code(chain.links[0], way))
+    return _in_reach(first, *_of_holder(chain, way))
 
 
-def _of_holder(chain: Chain) -> tuple[str, str]:
+def _as_code(chain: Chain) -> Chain:
+    """Spell the parts of containers of modules, ``net.0.weight``, as code can: ``net[0].weight``."""
+    first = chain.links[0]
+    code = as_code(first.label)
+    if code in {"", first.label}:
+        return chain
+    droppable = code if first.droppable == first.label else first.droppable
+    link = dataclasses.replace(first, label=code, droppable=droppable)
+    return dataclasses.replace(chain, links=(link, *chain.links[1:]))
+
+
+def _of_holder(chain: Chain, way: Way | None) -> tuple[str, str]:
     """Say how to break a chain whose first link is a name that the user can write."""
     first = chain.links[0].label
     held = chain.links[1] if len(chain.links) > 1 else None
     if held is None or chain.links[0].droppable not in {"", first} or len(first) > LONGEST_CODE:
-        return _drop(chain.links[0])
+        return _drop(chain.links[0], way)
     if held.label.startswith("grad_fn "):
         return _graph(chain.links[0])
     if len(chain.links) > 2:
-        return _drop(chain.links[0])
+        return _drop(chain.links[0], way)
     if held.edge == "grad":
         code = f"{first}.grad = None"
         return "Free the gradient with `{}`, or all with `zero_grad(set_to_none=True)`.", code
@@ -55,22 +89,31 @@ def _of_holder(chain: Chain) -> tuple[str, str]:
         return "Keep a copy of the part with `{}`.", f"{first} = {first}.clone()"
     if held.edge == "ndarray" and chain.links[0].type_name == "ndarray":  # no memoryview
         return "Own the numbers instead: `{}`.", f"{first} = {first}.copy()"
-    return _drop(chain.links[0])
+    return _drop(chain.links[0], way)
 
 
 def _in_reach(first: str, sentence: str, code: str) -> tuple[str, str]:
     """See to it that the line can be run where the user is: a library's insides are left alone."""
-    base = re.match(r"\w+", first)
-    is_ours = code.startswith(("import ", "Out."))
-    if not code or is_ours or base is None:
+    if not code or code.startswith(("import ", "Out.")):
         return sentence, code
+    if first.startswith("logging.getLogger("):
+        return sentence, f"import logging; {code}"
     names = notebook.user_namespace()
-    if base[0] in names and not (type(names[base[0]]) is ModuleType and "._" in code):
+    base = re.match(r"\w+", first)
+    is_library = base and type(names.get(base[0])) is ModuleType and "._" in code
+    if not is_library and _free_names(code) <= names.keys() | vars(builtins).keys():
         return sentence, code
     module = _module_of(first)
     if module:
         return sentence, f"import {module}; {code}"
     return f"It goes when {first} lets go of it.", ""
+
+
+def _free_names(code: str) -> set[str]:
+    """Give the names that a line of code uses and does not make itself."""
+    names = [node for node in ast.walk(ast.parse(code)) if isinstance(node, ast.Name)]
+    used = {node.id for node in names if not isinstance(node.ctx, ast.Store)}
+    return used - {node.id for node in names if isinstance(node.ctx, ast.Store)}
 
 
 def _module_of(name: str) -> str:
@@ -84,13 +127,17 @@ def _module_of(name: str) -> str:
     return ""
 
 
-def _drop(first: Link) -> tuple[str, str]:
-    code = first.droppable or first.label
+def _drop(first: Link, way: Way | None) -> tuple[str, str]:
+    if way is None:
+        way = Way(first.droppable or first.label, first.container, is_enough=True)
+    code = way.code
     if len(code) > LONGEST_CODE:  # Python's own parser fails at some thousand brackets
         code = code[: re.search(r"\W|$", code).start()]  # type: ignore[union-attr]  # "$" matches
-    if first.container == "ndarray" and code == first.label:  # arrays let no item go
-        return "Let it go with `{}`.", f"{code} = None"
-    return "Let it go with `{}`.", f"del {code}"
+    is_array = way.container == "ndarray" and code == way.code  # arrays let no item go
+    sentence = "Let it go with `{}`." if code == first.label else "Let it go with its holder: `{}`."
+    if not way.is_enough:
+        sentence += OTHERS
+    return sentence, f"{code} = None" if is_array else f"del {code}"
 
 
 def break_cycle(chain: Chain, name: str) -> tuple[str, str]:
@@ -100,7 +147,8 @@ def break_cycle(chain: Chain, name: str) -> tuple[str, str]:
             "Break the cycle with `{}`, and use `torch.autograd.grad` where gradients need a graph.",
             f"{name}.grad = None",
         )
-    on_ctx = re.fullmatch(r"grad_fn \w+\.(\w+)", chain.links[1].label)
+    second = chain.links[1].label if len(chain.links) > 1 else ""
+    on_ctx = re.fullmatch(r"grad_fn \w+\.(\w+)", second)
     if on_ctx is None:
         return "Keep a detached copy where the cycle closes: `.detach()`.", ""
     code = f"{name}.grad_fn.{on_ctx[1]} = None"
@@ -110,13 +158,15 @@ def break_cycle(chain: Chain, name: str) -> tuple[str, str]:
     )
 
 
-def _no_code(first: Link) -> tuple[str, str]:
-    """Say how to let go of a holder whose name is not code, e.g. ``seen, a key``, ``model.0``."""
+def _no_code(first: Link, way: Way | None) -> tuple[str, str]:
+    """Say how to let go of a holder whose name is not code, e.g. ``seen, a key``, ``fut.result()``."""
     if first.type_name == "frame":
         return f"It goes when {first.label} returns.", ""
     whole = NAME.match(first.label)
-    if whole is not None and first.label[whole.end() :].startswith((",", ".", "[")):
-        return "Let it go with its holder: `{}`.", f"del {whole[0]}"
+    if way is None and whole and first.label[whole.end() :].startswith((",", ".", "[")):
+        way = Way(whole[0], "", is_enough=True)
+    if way is not None:
+        return _drop(first, way)
     return f"It goes when {first.label} ends or lets go of it.", ""
 
 
@@ -138,6 +188,10 @@ def _last_error(chain: Chain) -> tuple[str, str] | None:
     first = chain.links[0].label
     if not first.startswith(("sys.last_", "IPython's last")):
         return None
+    for link in chain.links[1:]:
+        if not link.label.startswith((".__cause__", ".__context__", ".args")):
+            break
+        first += link.label
     return "Empty the last error with `{}`.", empty_last_error(first)
 
 
@@ -155,6 +209,21 @@ def _in_context(chain: Chain) -> tuple[str, str] | None:
     if not found or not is_assignable(variable):
         return None
     return "Let the context variable go with `{}`.", f"{variable}.set(None)"
+
+
+def _widget(chain: Chain) -> tuple[str, str] | None:
+    known = re.match(r"ipywidgets\.widgets\.widget\._instances\['\w+'\]", chain.links[0].label)
+    if known is None:
+        return None
+    return "Close the widget with `{}`.", f"import ipywidgets; {known[0]}.close()"
+
+
+def _figure(chain: Chain) -> tuple[str, str] | None:
+    figure = re.search(r"\bGcf\.figs\[(\d+)\]", chain.links[0].label)
+    if figure is None:
+        return None
+    code = f"import matplotlib.pyplot; matplotlib.pyplot.close({figure[1]})"
+    return "Pyplot keeps each figure until `{}`.", code
 
 
 def _cached(chain: Chain) -> tuple[str, str] | None:
@@ -184,9 +253,10 @@ def _hook(chain: Chain) -> tuple[str, str] | None:
 
 
 def _optimizer(chain: Chain) -> tuple[str, str] | None:
-    optimizer, found, _ = chain.links[0].label.partition(".param_groups[")
-    if found and is_assignable(optimizer):
-        return "Let the optimizer go with its model: `{}`.", f"del {optimizer}"
+    for place in (".param_groups[", ".state, a key"):
+        optimizer, found, _ = chain.links[0].label.partition(place)
+        if found and is_assignable(optimizer):
+            return "Let the optimizer go with its model: `{}`.", f"del {optimizer}"
     optimizer, found, _ = chain.links[0].label.partition(".state[")
     if found and is_assignable(optimizer):
         return "If training is over, free its state with `{}`.", f"{optimizer}.state.clear()"
@@ -198,6 +268,8 @@ RULES = (
     _last_error,
     _kept_error,
     _in_context,
+    _figure,
+    _widget,
     _cached,
     _suspended,
     _hook,

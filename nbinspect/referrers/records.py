@@ -52,7 +52,8 @@ class Chain:
     """References from a root down to the object.
 
     Attributes:
-        root: where it begins: a variable, ``Out[4]``, ``sys.last_value``, a running call, a cycle.
+        root: where it begins: a variable, ``Out[4]``, ``sys.last_value``, a running call, a cycle;
+            ``unnamed partial`` if what holds the first link cannot be seen.
         links: from the root to the object, which the last one names.
         steps: (id, type name) of every object on the way, those too that no link names: first the
             root's own, last the object. Of a very long way only the end; no more than 64.

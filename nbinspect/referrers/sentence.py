@@ -13,7 +13,8 @@ HELD = {
     "variable": " keeps it as a leaf of its graph",
     "ndarray": " shares its bytes",
 }
-ROLES = ("variable ", "closure variable ", "default argument ", "a key", "an element")
+PLACES = ("a key", "an element", "inside")
+ROLES = ("variable ", "closure variable ", "default argument ", *PLACES)
 
 
 def headline(report: ReferenceReport) -> tuple[Span, ...]:
@@ -39,12 +40,14 @@ def _clause(chain: Chain) -> tuple[Span, ...]:
     name, _, role = last.label.rpartition(", ")
     if not name and last.label.startswith(ROLES):
         role = last.label
-    if not role.startswith(ROLES) or not (name or holders):
+    is_place = role.startswith(PLACES)
+    if (is_place and role not in PLACES) or not role.startswith(ROLES) or not (name or holders):
         return (*_way(chain.links), " holds it.")
-    way = _way((*holders, *([Link(name, "other", "")] if name else [])))
+    is_said = bool(holders) and holders[-1].label == name
+    way = _way((*holders, *([Link(name, "other", "")] if name and not is_said else [])))
     what, _, which = role.rpartition(" ")
-    if role.startswith(("a key", "an element")):
-        return (*way, f" holds it as {role}.")
+    if is_place:
+        return (*way, f" holds it {'' if role == 'inside' else 'as '}{role}.")
     return (*way, f" holds it as {what} ", Code(which.replace("'", "", 2)), ".")
 
 

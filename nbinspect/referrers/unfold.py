@@ -84,6 +84,7 @@ def follow(steps: tuple[tuple[int, str], ...]) -> Any:
         GoneError: one of them does not hold the next any more, or has another type now.
 
     Cost: a pass over the heap.
+    Blind to: another object of the same type that has come to lie at the same address and place.
     """
     (first, _), *rest = steps
     with collector_paused(), looking():

@@ -67,7 +67,11 @@ def explore(
 
     **Cost**: a layout (0.1 s); each click a pass over the heap for each step from the target up to
     the box.
-    **Blind to**: holders that exist in C++ alone, and the values of a running expression.
+    **Blind to**: holders that exist in C++ alone, and the values of a running expression. Of what
+    allows no weak reference (a list, a dictionary, a number) the ids and types on its way down are
+    kept, which hold nothing; should it go and another of its type come to lie at the same address and
+    place, that one is taken for it. ``torch.utils.swap_tensors`` refuses a tensor to which a weak
+    reference is left: close the widget first.
     """
     from nbinspect.gradients.records import GradientHistory
 

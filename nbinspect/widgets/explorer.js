@@ -215,6 +215,7 @@ function render({ model, el }) {
   const tools = add(head, "div", "nbg-tools");
   const view = add(root, "div", "nbg-view");
   const stage = add(view, "div", "nbg-stage");
+  const facts = add(root, "div", "nbg-facts");
   const scale = add(root, "div", "nbi-scale");
   const problem = add(root, "div", "nbg-problem");
   problem.setAttribute("role", "alert");
@@ -327,6 +328,11 @@ function render({ model, el }) {
       badge(box, isOpen);
     }
   }
+  // What a pointer would be told of a box is there for who uses the keyboard too.
+  function tell(box) {
+    const lines = box?.querySelector("title")?.textContent.split("\n");
+    if (lines) facts.textContent = lines.join(" \u00b7 ");
+  }
   // The box that was asked about stays where it was, and what came with it is seen.
   function settle(at, known) {
     const box = boxOf(picture().key);
@@ -351,6 +357,7 @@ function render({ model, el }) {
     find();
     settle(at, known);
     if (focused) (boxOf(focused) || boxOf(now.key) || boxes[0]).focus({ preventScroll: true });
+    tell(boxOf(focused) || boxOf(now.key) || boxes.find((box) => box.matches(".nbi-target")));
     said.textContent = now.said;
     problem.textContent = now.error;
     const unfolds = boxes.some((each) => each.matches(".nbi-unfold"));
@@ -377,7 +384,9 @@ function render({ model, el }) {
   root.addEventListener("keydown", onKey);
   root.addEventListener("focusin", (event) => {
     if (event.target.matches(".nbi-node:focus-visible")) look.reveal(event.target);
+    tell(event.target.closest(".nbi-node"));
   });
+  view.addEventListener("pointerover", (event) => tell(event.target.closest(".nbi-node")));
   search.addEventListener("input", find);
   listenToPointer(view, look, ask);
 

@@ -240,3 +240,51 @@ def test_types_and_growth(kernel: Kernel) -> None:
     assert kernel.value("common.n_rows, common.is_growth") == "(2, False)"
     kernel.ok("batches += [Batch() for _ in range(5)]\nm = %refchain --growth;")
     assert kernel.value("next(c.n_more for c in m.types if c.type_name == '__main__.Batch')") == "5"
+
+
+PLACES = {  # (what one cell does with `t`, how the nearest chain begins, how many mends it takes)
+    "an event": (
+        "get_ipython().events.register('post_run_cell', lambda *a, t=t: None)",
+        "get_ipython().events.callbacks['post_run_cell'][",
+        1,
+    ),
+    "a magic": (
+        """
+from IPython.core.magic import register_line_magic as register
+@register
+def mine(line, t=t): pass
+""",
+        "mine, default argument",
+        3,
+    ),
+    "a widget that only the front end shows": (
+        """
+import ipywidgets
+widget = ipywidgets.IntSlider()
+widget.observe(lambda change, t=t: t, 'value'); del widget
+""",
+        "ipywidgets.widgets.widget._instances[",
+        1,
+    ),
+    "the context of the last error": (
+        "def g(t): raise ValueError('x')\ntry:\n    g(t)\nexcept ValueError:\n    del t\n    raise KeyError('y')",
+        "sys.last_value -> .__context__ -> frame g()",
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize(("code", "begins", "mends"), PLACES.values(), ids=PLACES.keys())
+def test_places_of_a_notebook(kernel: Kernel, code: str, begins: str, mends: int) -> None:
+    kernel.ok("t = torch.ones(70); probe = weakref.ref(t)")
+    kernel.run(code)
+    kernel.ok("globals().pop('t', None);")
+    kernel.ok("m = nbinspect.refchain(probe())")
+    assert kernel.value("str(m.chains[0])").strip("\"'").startswith(begins)
+    assert "_nbinspect" not in kernel.value("m.text()")
+    for _ in range(mends):
+        kernel.ok(
+            "code = nbinspect.refchain(probe()).code if probe() is not None else ''\nexec(code)"
+        )
+    kernel.ok("sys.last_value = sys.last_traceback = sys.last_exc = None; gc.collect();")
+    assert kernel.value("probe() is None") == "True"

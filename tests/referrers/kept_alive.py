@@ -762,4 +762,181 @@ del h
         frees=False,
     ),
 ]
-CASES = [*TRAINING, *PYTHON, *TORCH]
+
+
+def _placed(name: str, code: str, label: str, edge: str = "item", imports: str = "") -> Case:
+    """A tensor `h` that one line puts somewhere; one mend lets it go."""
+    lines = f"import {imports}\n{H}{code}\ndel h" if imports else f"{H}{code}\ndel h"
+    return Case(name=name, code=lines, names=(label,), edge=edge)
+
+
+PLACES = [
+    _placed("a tuple as a key", "d = {('a', 1): [h]}", "d[('a', 1)][0]"),
+    _placed("a tuple of one as a key", "d = {(1,): h}", "d[(1,)]"),
+    _placed("a number below zero as a key", "d = {-1: {2.5: h}}", "d[-1][2.5]"),
+    _placed("quotes in a key", """d = {"it's": {'a"b': h}}""", """d["it's"]['a"b']"""),
+    _placed("a dtype as a key", "d = {torch.float32: [h]}", "d[torch.float32][0]"),
+    _placed("a device as a key", "d = {torch.device('cpu'): h}", "d[torch.device('cpu')]"),
+    _placed(
+        "a class as a key",
+        "d = {int: {Weak: h}}",
+        "d[int][Weak]",
+        imports="weakref as w\nWeak = w.ref",
+    ),
+    _placed(
+        "an enum's member as a key",
+        "M = enum.Enum('M', 'A'); d = {M.A: h}",
+        "d[M.A]",
+        imports="enum",
+    ),
+    _placed("a model as a key", "model = nn.ReLU(); d = {model: {'mean': h}}", "d[model]['mean']"),
+    _placed(
+        "a weak dictionary",
+        "model = nn.ReLU(); d = weakref.WeakKeyDictionary({model: h})",
+        "d[model]",
+    ),
+    _placed(
+        "what is an element's own",
+        "o = nn.ReLU(); o.h = h; s = {o}; del o",
+        "list(s)[0].h",
+        "attribute",
+    ),
+    _placed(
+        "a class that only an instance names",
+        "a = type('A', (), {'h': h})()",
+        "type(a).h",
+        "attribute",
+    ),
+    _placed(
+        "a method's partial argument",
+        "class A: f = functools.partialmethod(print, h)",
+        "A.__dict__['f'].args[0]",
+        imports="functools",
+    ),
+    _placed(
+        "a registry of types",
+        "f = functools.singledispatch(print); f.register(int, lambda x, h=h: h)",
+        "f.registry[int], default argument 'h'",
+        imports="functools",
+    ),
+    _placed(
+        "a function's annotation",
+        "def f(x): pass\nf.__annotations__ = {'x': h}",
+        "f.__annotations__['x']",
+    ),
+    _placed(
+        "a frozen dataclass",
+        "S = dataclasses.make_dataclass('S', ['h'], frozen=True); s = S(h)",
+        "s.h",
+        "attribute",
+        imports="dataclasses",
+    ),
+    _placed(
+        "a frozen dataclass with slots",
+        "S = dataclasses.make_dataclass('S', ['h'], frozen=True, slots=True); s = [S(h)]",
+        "s[0].h",
+        "attribute",
+        imports="dataclasses",
+    ),
+    _placed(
+        "a property's closure",
+        "P = (lambda h: type('P', (), {'p': property(lambda s: h)}))(h)",
+        "P.p",
+        "cell",
+    ),
+    _placed(
+        "a callback of a weak reference",
+        "o = nn.ReLU(); r = weakref.ref(o, lambda _, h=h: h)",
+        "r.__callback__, default argument 'h'",
+    ),
+    _placed(
+        "two places under one name", "class A: pass\na = A(); a.x = h; a.y = [h]", "a.", "attribute"
+    ),
+    _placed(
+        "weights of a recurrent layer",
+        "rnn = nn.LSTM(2, 2); rnn.weight_ih_l0 = nn.Parameter(h); "
+        "h = rnn.weight_ih_l0; probe = weakref.ref(h)",
+        "rnn.weight_ih_l0",
+    ),
+    _placed(
+        "a list that a layer of a model has",
+        "net = nn.Sequential(nn.ReLU()); net[0].seen = [h]",
+        "net.0.seen[0]",
+    ),
+    _placed(
+        "an iterator's twin",
+        "a, b = itertools.tee([h]); next(a); del a",
+        "b, an element",
+        imports="itertools",
+    ),
+    _placed("a queue in C", "q = queue.SimpleQueue(); q.put(h)", "q, an element", imports="queue"),
+    _placed("a queue", "q = queue.Queue(); q.put((1, h))", "q.queue[0][1]", imports="queue"),
+    _placed("a view of a dictionary", "v = {'a': h}.values()", "v.mapping['a']"),
+    _placed(
+        "a context variable's token",
+        "v = contextvars.ContextVar('v'); v.set(h); t = v.set(1)",
+        "t.old_value",
+        "attribute",
+        imports="contextvars",
+    ),
+    _placed(
+        "a context that was kept",
+        "v = contextvars.ContextVar('v'); t = v.set(h); "
+        "c = contextvars.copy_context(); v.reset(t); del t",
+        "c[v]",
+        imports="contextvars",
+    ),
+    _placed(
+        "a thread's result",
+        "pool = futures.ThreadPoolExecutor(1); f = pool.submit(h.view_as, h); "
+        "h = f.result(); probe = weakref.ref(h); pool.shutdown(); del pool",
+        "f.result()",
+        "attribute",
+        imports="concurrent.futures as futures",
+    ),
+    _placed(
+        "a task's result",
+        "async def get(h): return h\nloop = asyncio.new_event_loop()\n"
+        "t = loop.create_task(get(h)); loop.run_until_complete(t)",
+        "t.result()",
+        "attribute",
+        imports="asyncio",
+    ),
+    _placed(
+        "a callback of a future",
+        "f = asyncio.new_event_loop().create_future(); "
+        "f.add_done_callback(functools.partial(print, h))",
+        "f._callbacks[0][0].args[0]",
+        imports="asyncio, functools",
+    ),
+    _placed(
+        "a record that a log handler keeps",
+        "from logging.handlers import MemoryHandler\n"
+        "log = logging.getLogger('kept'); log.propagate = False; log.addHandler(MemoryHandler(9)); "
+        "log.warning('%s', h); del log",
+        "logging.getLogger('kept').handlers[0].buffer[0].args[0]",
+        imports="logging",
+    ),
+]
+ARRAYS = [
+    Case(
+        name="an array in a dictionary that gc does not track",
+        code="h = torch.ones(9)\nprobe = weakref.ref(h.untyped_storage())\n"
+        "d = {'a': {'b': h.numpy()}}\ndel h",
+        names=("d['a']['b']", "the array's tensor"),
+        edge="ndarray",
+    ),
+    Case(
+        name="an array itself",
+        code="import numpy\nh = numpy.ones(9)\nprobe = weakref.ref(h)\nd = [{'x': h, 'y': 1}]\ndel h",
+        names=("d[0]['x']",),
+        edge="item",
+    ),
+    Case(
+        name="an array of which a part is left",
+        code="import numpy\nh = numpy.ones(9)\nprobe = weakref.ref(h)\npart = h[2:]\ndel h",
+        names=("part", ".base"),
+        edge="ndarray",
+    ),
+]
+CASES = [*TRAINING, *PYTHON, *PLACES, *ARRAYS, *TORCH]

@@ -151,3 +151,68 @@ def test_values_without_an_identity_of_their_own(asker: Asker, expression: str, 
 def test_bytes_of_a_cycle_are_said(asker: Asker) -> None:
     code = next(case.code for case in CASES if case.name == "a cycle in Python")
     assert "600 B" in asker.ask(code).text
+
+
+@pytest.mark.parametrize(
+    ("code", "names"),
+    [
+        ("import atexit, functools\natexit.register(functools.partial(len, h))", "partial.args[0]"),
+        (
+            "y = torch.ones(1, requires_grad=True) * 2; y.grad_fn.register_hook(lambda a, b, h=h: h)",
+            "default argument 'h'",
+        ),
+    ],
+    ids=["atexit", "a node's hook"],
+)
+def test_a_way_up_that_ends_out_of_sight(asker: Asker, code: str, names: str) -> None:
+    found = asker.ask(f"{H}{code}\ndel h", mends=0)
+    assert found.error == ""
+    assert found.chains()[0].startswith("unnamed ")
+    assert names in found.chains()[0]
+    assert not found.report["complete"]
+    assert "is not visible to gc" in found.report["verdict"]
+
+
+def test_an_object_that_holds_itself(asker: Asker) -> None:
+    found = asker.ask(
+        "class A: pass\na = A()\na.a = a\na.h = torch.ones(9)\nprobe = weakref.ref(a.h)\ndel a"
+    )
+    assert found.error == ""
+    assert found.report["collectable"]
+    assert not found.report["uncollectable"]
+    assert "gc.collect() would free 36 B" in found.report["verdict"]
+
+
+def test_what_is_not_enough_is_said(asker: Asker) -> None:
+    found = asker.ask(H + "a = [h]\nb = {'k': h}\ndel h")
+    assert found.ran == ["del a[0]"]
+    assert "Other references hold it too: each needs its own." in found.report["mend"]
+    assert found.alive
+
+
+def test_a_figure_is_closed(asker: Asker) -> None:
+    code = "import matplotlib; matplotlib.use('Agg')\nfrom matplotlib import pyplot\n"
+    found = asker.ask(code + H + "pyplot.figure(7).h = h\ndel h, pyplot, matplotlib")
+    assert found.error == ""
+    assert found.ran == ["import matplotlib.pyplot; matplotlib.pyplot.close(7)"]
+    assert not found.alive
+
+
+def test_a_gradient_deep_in_a_model(asker: Asker) -> None:
+    found = asker.ask(
+        "net = nn.Sequential(nn.Linear(2, 2))\nnet(torch.ones(1, 2)).sum().backward()\n"
+        "probe = weakref.ref(net[0].weight.grad)"
+    )
+    assert found.chains() == ["net.0.weight -> .grad"]
+    assert found.ran == ["net[0].weight.grad = None"]
+    assert not found.alive
+
+
+def test_a_weight_asked_for_as_code_spells_it(asker: Asker) -> None:
+    code = "net = nn.Sequential(nn.Linear(2, 2))\n"
+    found = asker.ask(code, "net[0].weight", mends=0)
+    assert "`net[0].weight` (2x2 float32, 16 B) is held by this name alone." in found.text
+    code += "opt = torch.optim.SGD(net.parameters(), momentum=1)\n"
+    found = asker.ask(code, "net[0].weight", mends=0)
+    assert found.chains() == ["opt.param_groups[0]['params'][0]"]
+    assert found.report["code"] == "del opt"

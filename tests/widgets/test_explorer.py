@@ -179,6 +179,23 @@ def test_what_no_weak_reference_can_point_to_is_found_by_its_way(explore, target
     assert explorer.picture["error"] == gone
 
 
+def test_what_no_weak_reference_can_point_to_lives_no_longer(explore):
+    inner = torch.ones(3)
+    probe = weakref.ref(inner)
+    shelf.value = {"in": [[inner], 3]}
+    del inner
+    explorer = explore(lambda: shelf.value["in"][0])
+    before = sys.getrefcount(shelf.value["in"][0])
+    click(explorer, "target")
+    click(explorer, key_of(explorer, "list"))
+    after = sys.getrefcount(shelf.value["in"][0])
+    assert after == before
+    shelf.value["in"][0] = ()  # another type, wherever it lies
+    assert probe() is None, "dies at once, without the collector"
+    click(explorer, key_of(explorer, "dict"))
+    assert explorer.picture["error"].startswith("t is gone: it is not where it was any more.")
+
+
 def test_without_the_object_it_is_found_by_its_way():
     report = nbinspect.refchain(plant()(), name="t")
     explorer = nbinspect.explore(report)
