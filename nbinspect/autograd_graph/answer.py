@@ -17,6 +17,8 @@ from nbinspect.autograd_graph.walk import Walked, is_leaf, walk
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.tensors import class_name, describe, is_tensor, looking
 
+MOST_PACKED = 4  # nodes that a note names
+
 
 def autograd(
     tensor: torch.Tensor,
@@ -138,7 +140,8 @@ def _notes(walked: Walked, facts: Facts, question: Question) -> list[str]:
     if facts.n_packed:
         notes.append(
             f"{facts.n_packed} saved values were packed by a saved-tensor hook (checkpointing, "
-            "offloading). No hook was run, so it is not checked whether they were changed since."
+            f"offloading), those of {_packed(facts)}. No hook was run, so it is not checked whether "
+            "they were changed since."
         )
     if question.all_freed:
         notes.append(
@@ -154,3 +157,16 @@ def _notes(walked: Walked, facts: Facts, question: Question) -> list[str]:
     if _torch.has_compiled() and any(node.name.startswith("Compiled") for node in facts.nodes):
         notes.append("A compiled function is one node: autograd does not see inside it.")
     return notes
+
+
+def _packed(facts: Facts) -> str:
+    """Say which nodes have saved what a hook packed: the first few, and how many more."""
+    found = [
+        f"{node.name}{f' in {node.module}' if node.module else ''}"
+        for node in facts.nodes
+        if any(one.kind == "PACKED" for one in node.saved)
+    ]
+    names = list(dict.fromkeys(found))
+    rest = len(names) - MOST_PACKED
+    shown = ", ".join(names[:MOST_PACKED])
+    return f"{shown} and {rest} more" if rest > 0 else shown

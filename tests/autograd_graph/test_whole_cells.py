@@ -297,3 +297,10 @@ def test_an_error_of_ours_does_not_hide_the_users(monkeypatch):
     monkeypatch.setattr(Recorder, "_note", lambda *_: 1 / 0)
     with pytest.raises(ValueError, match="mine"), nbinspect.graphwatch():
         fail()
+
+
+def test_what_a_hook_packed_is_named():
+    model = mlp(1)
+    loss = checkpoint(model, torch.randn(3, 8), use_reentrant=False).sum()
+    (note,) = [one for one in nbinspect.autograd(loss).notes if "packed" in one]
+    assert "those of AddmmBackward0 in model.0, ReluBackward0 in model.1" in note
