@@ -183,7 +183,7 @@ def tables(*, quick: bool) -> list[Table]:
         ("model", "tool", "of the plain step", "plain, ms", "goal"),
     )
     for model, goal in GOALS.items():
-        n_pairs, n_steps = (2, 1) if quick else (20, 2 if goal < 1.1 else 20)
+        n_pairs, n_steps = (2, 1) if quick else (20, 1 if goal < 1.1 else 8)
         found = in_process(measure, model=model, n_pairs=n_pairs, n_steps=n_steps)
         plain = Spread.of(found["plain"]).show(1e3, digits=1)
         for tool in tools(model):
