@@ -11,7 +11,6 @@ import builtins
 import enum
 import functools
 import types
-import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -291,8 +290,6 @@ def key_text(key: Any, name_of: NameOf) -> str:
         items = [key_text(item, name_of) for item in key]
         plain = f"({', '.join(items)}{',' * (len(items) == 1)})"
     else:
-        if isinstance_of(key, weakref.ReferenceType):  # a weak dictionary's
-            key = weakref.ref.__call__(key)
         return name_of(key) or _users_name(key) or f"<{short_name(key)}>"
     return plain if len(plain) <= LONGEST_KEY else f"{plain[: LONGEST_KEY - 1]}…"
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import types
-import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -20,7 +19,6 @@ from nbinspect.tensors import class_dict, mro
 
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
 SPELLED = {  # attributes that users know by another spelling
-    weakref.WeakKeyDictionary: ("data", ""),
     concurrent.futures.Future: ("_result", ".result()", "_exception", ".exception()"),
 }
 

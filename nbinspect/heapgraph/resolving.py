@@ -17,6 +17,7 @@ NAME = re.compile(r"[^\W\d]\w*(\.\w+|\[(\d+|'[^'\\]*')\])*")
 PART = re.compile(r"\.?(?P<name>\w+)|\[(?P<index>\d+)\]|\['(?P<key>[^'\\]*)'\]")
 SEQUENCES = (list, tuple, deque)
 MEMBERS = ("_parameters", "_buffers", "_modules")
+NUMBERED = (torch.nn.Sequential, torch.nn.ModuleList, torch.nn.ParameterList)
 NOTHING = object()
 """What a name leads to that leads nowhere; None is a value like others."""
 
@@ -82,7 +83,7 @@ def as_code(name: str) -> str:
     for part in PART.finditer(name) if NAME.fullmatch(name) else ():
         is_number = part["name"] is not None and part["name"].isdigit()
         if is_number and taken:
-            if not isinstance_of(resolved(taken), torch.nn.Sequential, torch.nn.ModuleList):
+            if not isinstance_of(resolved(taken), *NUMBERED):
                 return name
             code += f"[{part['name']}]"
         else:

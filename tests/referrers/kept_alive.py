@@ -791,11 +791,6 @@ PLACES = [
     ),
     _placed("a model as a key", "model = nn.ReLU(); d = {model: {'mean': h}}", "d[model]['mean']"),
     _placed(
-        "a weak dictionary",
-        "model = nn.ReLU(); d = weakref.WeakKeyDictionary({model: h})",
-        "d[model]",
-    ),
-    _placed(
         "what is an element's own",
         "o = nn.ReLU(); o.h = h; s = {o}; del o",
         "list(s)[0].h",
