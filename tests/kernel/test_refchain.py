@@ -230,11 +230,11 @@ def test_a_node_knows_its_cell_where_torch_notes_it(kernel: Kernel) -> None:
 def test_types_and_growth(kernel: Kernel) -> None:
     kernel.ok("%reload_ext nbinspect\nclass Batch: pass")
     assert "types are alive." in kernel.ok("%refchain --growth -o first").text("display")
-    kernel.ok("batches = [Batch() for _ in range(70)]")
+    kernel.ok("batches = [Batch() for _ in range(9000)]")
     reply = kernel.ok("m = %refchain --growth 3")
     assert "most of them of type Batch." in reply.text("display")
     assert (
-        kernel.value("next(c.n_more for c in m.types if c.type_name == '__main__.Batch')") == "70"
+        kernel.value("next(c.n_more for c in m.types if c.type_name == '__main__.Batch')") == "9000"
     )
     kernel.ok("%refchain --types 2 -o common ;")
     assert kernel.value("common.n_rows, common.is_growth") == "(2, False)"
