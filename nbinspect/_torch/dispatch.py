@@ -1,0 +1,212 @@
+"""How a call of an operation runs: modes, the compiler, autocast, and what it writes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
+from types import CodeType
+from typing import Any
+
+import torch
+from torch.utils import _python_dispatch
+
+from nbinspect._torch.absent import never, nothing
+
+
+class _NoOverrides:
+    """See `no_overrides`; a class, since entering a generator takes longer than all it does."""
+
+    __slots__ = ("_guards", "_modes", "_tracers")
+
+    def __enter__(self) -> None:
+        self._guards = [kind() for kind in _OVERRIDE_GUARDS]
+        for guard in self._guards:
+            guard.__enter__()
+        # Those of a tracer come first: they are told apart by where they are kept.
+        self._tracers = [_pop_tracer() for _ in range(_n_tracers())]
+        self._modes = [_pop_mode() for _ in range(_n_modes())]
+
+    def __exit__(self, *_: object) -> None:
+        for mode in (*reversed(self._modes), *reversed(self._tracers)):
+            _python_dispatch._push_mode(mode)
+        for guard in reversed(self._guards):
+            guard.__exit__(None, None, None)
+
+
+def no_overrides() -> AbstractContextManager[None]:
+    """Keep subclasses' functions, all active modes and functorch out of what is called.
+
+    Cost: 2 µs.
+    """
+    return _NoOverrides()
+
+
+_OVERRIDE_GUARDS = tuple(
+    getattr(torch._C, name)
+    for name in ("DisableTorchFunction", "_DisableFuncTorch")
+    if hasattr(torch._C, name)
+)
+
+_n_modes = getattr(torch._C, "_len_torch_dispatch_stack", never)
+
+_pop_mode: Any = getattr(_python_dispatch, "_pop_mode", None)
+
+_n_tracers = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", never)
+
+_pop_tracer: Any = getattr(torch._ops, "_pop_mode_from_pre_dispatch", None)
+
+
+def module_call_code() -> CodeType:
+    """Give the code that runs a module's hooks and forward; its `self` is the module."""
+    code: CodeType = torch.nn.Module._call_impl.__code__
+    return code
+
+
+def leave_mode(mode: Any) -> None:
+    """Take a dispatch mode off the stack, also if the user's code left another above it."""
+    stack = list(_python_dispatch._get_current_dispatch_mode_stack())
+    above = stack[stack.index(mode) + 1 :] if mode in stack else []
+    for _ in above:
+        _python_dispatch._pop_mode()
+    if mode in stack:
+        mode.__exit__(None, None, None)
+    for other in above:
+        _python_dispatch._push_mode(other)
+
+
+def take_off(mode: Any) -> bool:
+    """Take a dispatch mode off the stack of this moment only; say whether it was there."""
+    modes = [_pop_mode() for _ in range(_n_modes())]
+    for one in reversed(modes):
+        if one is not mode:
+            _python_dispatch._push_mode(one)
+    return any(one is mode for one in modes)
+
+
+def put_on(mode: Any) -> None:
+    """Undo `take_off`."""
+    _python_dispatch._push_mode(mode)
+
+
+@contextmanager
+def conjugating() -> Iterator[None]:
+    """Let kernels take complex conjugates and negatives, which torch cannot below a dispatch mode.
+
+    A kernel that is made of other operations would give another result otherwise, such as that of
+    ``linalg.pinv``.
+    """
+    keys = [key for key in _LAZY_KEYS if _is_excluded(key)]
+    for key in keys:
+        _set_excluded(key, False)
+    try:
+        yield
+    finally:
+        for key in keys:
+            _set_excluded(key, True)
+
+
+_keys = getattr(torch._C, "DispatchKey", None)
+
+_LAZY_KEYS = [getattr(_keys, name) for name in ("Conjugate", "Negative") if hasattr(_keys, name)]
+
+_is_excluded = getattr(torch._C, "_dispatch_tls_is_dispatch_key_excluded", never)
+
+_set_excluded = getattr(torch._C, "_dispatch_tls_set_dispatch_key_excluded", nothing)
+
+
+def _no_compiler(_callback: Any) -> Any:
+    """Stand in where this torch has no hook for its compiler."""
+
+
+_eval_frame: Any = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+
+pause_compiler: Callable[[Any], Any] = getattr(_eval_frame, "set_eval_frame", _no_compiler)
+"""Sets the compiler that looks at this thread's frames, None for none; gives the one before."""
+
+
+def never_compile(code: CodeType) -> None:
+    """Tell the compiler to pass over a function and what it calls; does not import it."""
+    try:
+        skip = _eval_frame._FrameAction.SKIP
+        strategy = _eval_frame._FrameExecStrategy(skip, skip)
+        _eval_frame.set_code_exec_strategy(code, strategy)
+    except AttributeError:  # a torch without it looks at the frame and decides by itself
+        return
+
+
+def compiles_under_modes() -> bool:
+    """Say whether this torch runs compiled functions as compiled while our mode is active."""
+    from torch.utils._python_dispatch import TorchDispatchMode
+
+    return hasattr(TorchDispatchMode, "ignore_compile_internals")
+
+
+def is_tracing() -> bool:
+    """Say whether ``torch.compile`` is building a graph: what runs has no values then."""
+    context = getattr(sys.modules.get("torch._guards"), "TracingContext", None)
+    return context is not None and context.try_get() is not None
+
+
+def has_compiled() -> bool:
+    """Say whether ``torch.compile`` has compiled anything in this process."""
+    return n_compiled_graphs() > 0
+
+
+def n_compiled_graphs() -> int:
+    """Say how many graphs ``torch.compile`` has compiled in this process."""
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
+    return int(counters.get("stats", {}).get("unique_graphs") or 0)
+
+
+@contextmanager
+def running_eagerly() -> Iterator[None]:
+    """Let compiled functions run eagerly meanwhile; does not import the compiler."""
+    stance = getattr(torch.compiler, "set_stance", None)
+    if stance is None or "torch._dynamo" not in sys.modules:
+        yield
+        return
+    with stance("force_eager"):
+        yield
+
+
+def op_name(func: Any) -> str:
+    """Name the operation that a dispatch mode was called for: ``aten::addmm``."""
+    return str(func._schema.name)
+
+
+def written(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    """List the arguments that an operation writes into; [] for one that writes into none."""
+    found: list[Any] = []
+    for position, name in _written_arguments(func):
+        value = args[position] if position < len(args) else kwargs.get(name)
+        found += value if isinstance(value, list | tuple) else [value]
+    return found
+
+
+@lru_cache(maxsize=4096)  # operations live for ever
+def _written_arguments(func: Any) -> tuple[tuple[int, str], ...]:
+    return tuple(
+        (position, argument.name)
+        for position, argument in enumerate(func._schema.arguments)
+        if argument.alias_info is not None and argument.alias_info.is_write
+    )
+
+
+def autocast_operations(device: str) -> frozenset[str]:
+    """Name the operations that autocast treats in a way of their own, without their overloads.
+
+    Source: the dispatcher's registrations for ``AutocastCPU``, ``AutocastCUDA`` and so on.
+    """
+    if device not in _autocast:
+        listed = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
+        try:
+            names = listed(f"Autocast{device.upper()}") if listed is not None else ()
+        except RuntimeError:  # no such key
+            names = ()
+        _autocast[device] = frozenset(n.partition("::")[2].partition(".")[0] for n in names)
+    return _autocast[device]
+
+
+_autocast: dict[str, frozenset[str]] = {}

@@ -1,0 +1,190 @@
+"""Autograd's nodes: what they keep, where they were made, when a backward pass ends."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from types import CodeType
+from typing import Any, NamedTuple
+
+import torch
+
+from nbinspect._torch.absent import nothing
+
+
+def raw_saved(node: Any) -> Iterator[tuple[str, Any, Any]]:
+    """Yield (slot, saved value, its unpack hook or None) of an autograd node, running no hook.
+
+    ``_saved_x``, even ``hasattr`` of it, would call the unpack hook, which under
+    ``torch.utils.checkpoint`` runs the forward again; ``_raw_saved_x.data`` never does.
+    """
+    for name in _raw_slots(type(node)):
+        try:
+            got = getattr(node, name)
+        except RuntimeError:  # released by backward
+            continue
+        for saved in got if isinstance(got, tuple | list) else (got,):
+            data = getattr(saved, "data", None)
+            if data is not None:
+                yield name[len("_raw_saved_") :], data, saved.unpack_hook
+
+
+def saved_tensor_type() -> type:
+    """Give the type of what ``ctx`` and ``torch.utils.checkpoint`` keep a saved tensor in."""
+    found: type = getattr(torch._C._autograd, "SavedTensor", type(None))
+    return found
+
+
+_slots: dict[type, tuple[str, ...]] = {}
+
+
+def _raw_slots(kind: type) -> tuple[str, ...]:
+    """List a node class's raw slots; built-in classes live for ever, so they are remembered."""
+    if kind not in _slots:
+        names = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+        if kind.__flags__ & 1 << 9:  # Py_TPFLAGS_HEAPTYPE: the user's own Function, may die
+            return names
+        _slots[kind] = names
+    return _slots[kind]
+
+
+current_autograd_node: Callable[[], Any] = getattr(torch._C, "_current_autograd_node", nothing)
+"""Gives the autograd node that is running in this thread, None outside backward."""
+
+
+def engine_codes() -> frozenset[CodeType]:
+    """Give the code through which every backward pass goes into torch's engine."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    return frozenset({run.__code__} if run is not None else ())
+
+
+class NodeOutput(NamedTuple):
+    """What the operation behind an autograd node gave; a gradient of this shape comes back."""
+
+    shape: tuple[int, ...]
+    dtype: str
+    device: str
+
+
+def node_outputs(node: Any) -> tuple[NodeOutput, ...]:
+    """Give shape, dtype and device of a node's outputs, () where this torch does not tell."""
+    found = []
+    for one in getattr(node, "_input_metadata", ()):
+        try:
+            shape = tuple(int(size) for size in one.shape)
+            found.append(NodeOutput(shape, str(one.dtype).removeprefix("torch."), str(one.device)))
+        except Exception:  # nested tensors and symbolic sizes have no plain shape
+            found.append(NodeOutput((), "nested", ""))
+    return tuple(found)
+
+
+def sequence_number(node: Any) -> int | None:
+    """Give the number that a node got when its operation ran, None for leaves and old torch.
+
+    Numbers count up within a thread.
+    """
+    number = getattr(node, "_sequence_nr", None)
+    found = int(number()) if number is not None else None
+    return found if found is not None and found < 1 << 63 else None
+
+
+next_sequence_number: Callable[[], int | None] = getattr(
+    getattr(torch._C, "_autograd", None), "_get_sequence_nr", nothing
+)
+"""Gives the number that this thread's next autograd node will get; None on an old torch."""
+
+
+def made_at(node: Any) -> list[tuple[str, int]]:
+    """Give file and line of the calls in which a node was made, the outermost first.
+
+    torch notes them under ``torch.autograd.set_detect_anomaly(True)`` alone; else there are none.
+    """
+    notes = getattr(node, "metadata", None)
+    calls = notes.get("traceback_") if type(notes) is dict else None
+    found = (_CALL.match(call) for call in calls or () if type(call) is str)
+    return [(one[1], int(one[2])) for one in found if one is not None]
+
+
+_CALL = re.compile(r'\s*File "(.*)", line (\d+)')
+
+
+def saved_are_freed(node: Any) -> bool:
+    """Say whether a backward has already released what a node had saved; runs no hook."""
+    for name in _raw_slots(type(node)):
+        try:
+            raw = getattr(node, name)
+        except RuntimeError:  # an autograd function of the user's says it here
+            return True
+        for one in raw if isinstance(raw, tuple | list) else (raw,):
+            if getattr(one, "data", True) is None and one.unpack_hook is None:
+                try:  # nothing saved at all reads as None, what was released raises
+                    _unpacked(node, name)
+                except RuntimeError:
+                    return True
+    return False
+
+
+def saved_changed(node: Any) -> Iterator[tuple[str, Any, str]]:
+    """Yield (slot, tensor, what torch says) for each saved tensor that was written to since.
+
+    Only slots without hooks are unpacked, so no code of the user's runs.
+    """
+    for name in _raw_slots(type(node)):
+        try:
+            raw = getattr(node, name)
+        except RuntimeError:
+            continue
+        kept = [
+            one for one in (raw if isinstance(raw, tuple | list) else (raw,)) if one is not None
+        ]
+        if any(one.unpack_hook is not None for one in kept) or all(
+            one.data is None for one in kept
+        ):
+            continue
+        try:
+            _unpacked(node, name)
+        except RuntimeError as error:
+            if "modified by an inplace" in str(error):
+                changed = next((one.data for one in kept if one.data is not None), None)
+                yield name[len("_raw_saved_") :], changed, str(error).splitlines()[0]
+            error.__traceback__ = None
+
+
+def _unpacked(node: Any, raw_name: str) -> Any:
+    name = raw_name.removeprefix("_raw")
+    functions = getattr(torch._C, "_FunctionBase", None)
+    if name == "_saved_tensors" and functions is not None and isinstance(node, functions):
+        return functions.saved_tensors.__get__(node)
+    return getattr(node, name)
+
+
+def backward_code() -> CodeType | None:
+    """Give the code that runs the autograd engine, None if this torch has another."""
+    run = getattr(torch.autograd.graph, "_engine_run_backward", None)
+    code: CodeType | None = getattr(run, "__code__", None)
+    return code
+
+
+def graph_task() -> int:
+    """Give the number of the backward pass that runs in this thread, -1 outside of one."""
+    current = getattr(torch._C, "_current_graph_task_id", None)
+    return int(current()) if current is not None else -1
+
+
+def when_backward_ends(callback: Callable[[], None]) -> bool:
+    """Have `callback` called when the running backward pass has ended; say whether it will be.
+
+    One that is given within a callback comes after those that others had given, such as DDP's,
+    which puts the reduced gradients in their place.
+    """
+    queue = getattr(torch.autograd.Variable._execution_engine, "queue_callback", None)
+    if queue is None:
+        return False
+    queue(callback)
+    return True
+
+
+def drop_gradient_hooks(parameter: torch.Tensor) -> None:
+    """Take away the empty dictionary that the first gradient hook of a tensor leaves behind."""
+    if getattr(parameter, "_post_accumulate_grad_hooks", None) == {}:
+        parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]  # its own default

@@ -1,0 +1,103 @@
+"""Tensors and storages, and who owns them in C++."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from nbinspect._torch.absent import never
+
+
+def use_count(tensor: torch.Tensor) -> int | None:
+    """Count the C++ owners of a tensor, its Python wrapper being one; None if torch is silent."""
+    count = getattr(tensor, "_use_count", None)
+    try:
+        return int(count()) if count is not None else None
+    except (RuntimeError, TypeError):
+        return None
+
+
+def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
+    """Give the tensor inside functorch's wrappers, which a function under ``vmap`` or ``grad`` sees."""
+    functorch = getattr(torch._C, "_functorch", None)
+    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    inside = getattr(functorch, "get_unwrapped", None)
+    while is_wrapped is not None and inside is not None and is_wrapped(tensor):
+        tensor = inside(tensor)
+    return tensor
+
+
+SCRIPT_MEMBERS = ("parameter ", "buffer ")
+"""How the names begin that `script_tensors` gives."""
+
+
+def script_module_type() -> type:
+    """Give the type of TorchScript's modules, made by script, trace or load."""
+    from torch.jit import ScriptModule
+
+    return ScriptModule
+
+
+def script_tensors(module: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield ("parameter weight", tensor) for what a TorchScript module itself holds in C++.
+
+    A tensor that C++ alone holds gets a Python side by this, which goes when it is let go.
+    """
+    native = module.__dict__.get("_c")
+    lists: tuple[Any, Any] = (torch._C.ParameterDict, torch._C.BufferDict)
+    for prefix, members in zip(SCRIPT_MEMBERS, lists, strict=True):
+        if isinstance(native, torch._C.ScriptModule):
+            yield from ((prefix + name, tensor) for name, tensor in members(native).items())
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Say whether a tensor is a fake one, which has a shape and no values."""
+    kind = getattr(sys.modules.get("torch._subclasses.fake_tensor"), "FakeTensor", None)
+    return kind is not None and issubclass(type(tensor), kind)
+
+
+def handle(storage: torch.UntypedStorage) -> int:
+    """Give a number that is this storage's own for as long as it lives."""
+    return int(storage._cdata)
+
+
+def is_pinned(storage: torch.UntypedStorage) -> bool:
+    """Say whether host memory is page-locked; asks nothing where CUDA is not in use."""
+    if not torch.cuda.is_initialized():
+        return False
+    try:
+        return bool(storage.is_pinned())
+    except RuntimeError:
+        return False
+
+
+def n_tensors_over(storage: torch.UntypedStorage) -> int | None:
+    """Count the tensors that look into a storage; None if torch is silent."""
+    count = getattr(torch._C, "_storage_Use_Count", None)
+    return int(count(storage._cdata)) - 1 if count is not None else None  # 1 is this object
+
+
+def is_view(tensor: torch.Tensor) -> bool:
+    """Say whether autograd knows the tensor as a view of another."""
+    return bool(tensor._is_view())
+
+
+is_zero_tensor: Callable[[torch.Tensor], bool] = getattr(torch.Tensor, "_is_zerotensor", never)
+"""Says whether a tensor is torch's stand-in for zeros, which has no memory: reading it crashes."""
+
+
+def is_copy_on_write(tensor: torch.Tensor) -> bool:
+    """Say whether asking for the address would copy the data."""
+    lazy = getattr(torch._C, "_is_cow_tensor", None)
+    return bool(lazy(tensor)) if lazy is not None else False
+
+
+def version(tensor: torch.Tensor) -> int:
+    """Count the in-place operations on a tensor's bytes; 0 where there is no count."""
+    try:
+        return int(tensor._version)
+    except RuntimeError:  # made in inference mode
+        return 0
