@@ -6,18 +6,16 @@ forgets all of it before the next.
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-import subprocess
 import sys
-import tempfile
 from dataclasses import dataclass, field
 from typing import Any
 
+from questions import Answerer, forgetting
+
 HOOK_NUMBER = re.compile(r"OrderedDict\[\d+\]")  # counted through all of a process
 TORCH_LINE = re.compile(r"(torch/[\w/]+\.py:)\d+")
-LAST_ERROR = ("last_type", "last_value", "last_traceback", "last_exc")
 
 
 @dataclass(frozen=True)
@@ -50,34 +48,15 @@ class Found:
     error: str
 
 
-class Planter:
+class Planter(Answerer):
     """A process that runs cells, one after the other."""
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `stop`
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        super().__init__(__file__)
 
     def found(self, code: str) -> Found:
         """Run a cell, and say what is then held."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(code) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise AssertionError(self._errors.read()[-3000:])
-        return _found(json.loads(line))
-
-    def stop(self) -> None:
-        self._process.communicate()
-        self._errors.close()
+        return _found(self.answer(code))
 
 
 def _found(one: dict[str, Any]) -> Found:
@@ -107,18 +86,16 @@ def run_cell(code: str) -> dict[str, Any]:
     """Run one cell in `__main__`, and report as plain values."""
     from nbinspect.memory.snapshot import gpumem
 
-    names = vars(sys.modules["__main__"])
-    before = set(names)
     facts: list[Any] = []
-    names["facts"] = facts
-    try:
-        exec(compile(code, "cell.py", "exec"), names)
-        snapshot = names.pop("answer", None) or gpumem()
-    except Exception as error:
-        result = {"error": repr(error), "notes": [], "facts": [], "complete": False}
-    else:
+    with forgetting() as names:
+        names["facts"] = facts
+        try:
+            exec(compile(code, "cell.py", "exec"), names)
+            snapshot = names.pop("answer", None) or gpumem()
+        except Exception as error:
+            return {"error": repr(error), "notes": [], "facts": [], "complete": False}
         devices = snapshot.devices
-        result = {
+        return {
             "error": "",
             "holdings": [
                 (one.kind, one.owner, one.size_bytes, one.also, one.note)
@@ -129,14 +106,6 @@ def run_cell(code: str) -> dict[str, Any]:
             "facts": list(facts),
             "complete": snapshot.complete,
         }
-    for name in set(names) - before:
-        del names[name]
-    for name in LAST_ERROR:
-        if hasattr(sys, name):
-            delattr(sys, name)
-    gc.enable()
-    gc.collect()
-    return result
 
 
 def main() -> None:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
 import sys
-import tempfile
 import traceback
 import warnings
 from dataclasses import dataclass, field
 from typing import Any
+
+from questions import Answerer, forgetting
 
 
 @dataclass(frozen=True)
@@ -34,35 +34,16 @@ class Answer:
     error: str = ""
 
 
-class Grower:
+class Grower(Answerer):
     """A process that answers questions, one after the other."""
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `stop`
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        super().__init__(__file__)
 
     def ask(self, code: str, *, n: int = 5, mend: bool = True, **options: Any) -> Answer:
         """Run `code`, which defines ``run``, and ask what grows when that is repeated."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         question = {"code": code, "n": n, "mend": mend, "options": options}
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise AssertionError(self._errors.read()[-3000:])
-        return Answer(**json.loads(line))
-
-    def stop(self) -> None:
-        self._process.communicate()
-        self._errors.close()
+        return Answer(**self.answer(question))
 
 
 def held_bytes() -> int:
@@ -93,22 +74,18 @@ def main() -> None:
     import linecache
 
     warnings.simplefilter("ignore")
-    names = vars(sys.modules["__main__"])
-    own = dict(names)
     output, sys.stdout = sys.stdout, sys.stderr  # a cell may print
     for line in sys.stdin:
         question = json.loads(line)
         lines = question["code"].splitlines(keepends=True)
         linecache.cache["cell.py"] = (len(question["code"]), None, lines, "cell.py")
-        try:
-            found = answer(question, names)
-        except BaseException:
-            found = {"error": traceback.format_exc()[-2000:]}
+        with forgetting() as names:
+            try:
+                found = answer(question, names)
+            except BaseException:
+                found = {"error": traceback.format_exc()[-2000:]}
         output.write(json.dumps(found) + "\n")
         output.flush()
-        for name in [name for name in names if name not in own]:
-            del names[name]
-        gc.collect()
 
 
 if __name__ == "__main__":

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import gc
 import json
-import subprocess
 import sys
-import tempfile
 import traceback
 import weakref
 from dataclasses import dataclass, field
 from typing import Any
 
+from questions import Answerer, forgetting
+
 PATIENCE_S = 60.0  # a busy machine changes no answer
-LAST_ERROR = ("last_type", "last_value", "last_traceback", "last_exc")
 
 
 @dataclass(frozen=True)
@@ -53,18 +52,11 @@ class Answer:
         return str(self.report["chains"][n]["links"][-1]["edge"])
 
 
-class Asker:
+class Asker(Answerer):
     """A process that answers questions, one after the other."""
 
     def __init__(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 - closed in `stop`
-        self._process = subprocess.Popen(
-            [sys.executable, __file__],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            text=True,
-        )
+        super().__init__(__file__)
 
     def ask(
         self, code: str, expression: str = "probe()", *, every: bool = False, mends: int = 1
@@ -73,20 +65,8 @@ class Asker:
 
         A cell that leaves a weak reference `probe` lets the answer say if the object died.
         """
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
         question = {"code": code, "expression": expression, "every": every, "mends": mends}
-        self._process.stdin.write(json.dumps(question) + "\n")
-        self._process.stdin.flush()
-        line = self._process.stdout.readline()
-        if not line:
-            self._errors.seek(0)
-            raise AssertionError(self._errors.read()[-3000:])
-        return Answer(**json.loads(line))
-
-    def stop(self) -> None:
-        self._process.communicate()
-        self._errors.close()
+        return Answer(**self.answer(question))
 
 
 def counts(value: Any) -> list[int]:
@@ -131,20 +111,11 @@ def answer(question: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
 
 def run(question: dict[str, Any]) -> dict[str, Any]:
     """Answer one question, and forget all of it."""
-    names = vars(sys.modules["__main__"])
-    before = set(names)
-    try:
-        result = answer(question, names)
-    except Exception as error:
-        result = {"error": "".join(traceback.format_exception(error))}
-    for name in set(names) - before:
-        del names[name]
-    for name in LAST_ERROR:
-        if hasattr(sys, name):
-            delattr(sys, name)
-    gc.enable()
-    gc.collect()
-    return result
+    with forgetting() as names:
+        try:
+            return answer(question, names)
+        except Exception as error:
+            return {"error": "".join(traceback.format_exception(error))}
 
 
 def main() -> None:
