@@ -9,8 +9,9 @@ and in Python `nbinspect.gpumem()`. Names are imported when they are first used,
 this package costs next to nothing and brings in neither torch nor IPython.
 """
 
-import importlib
 import typing
+
+from nbinspect._lazy import lazily
 
 if typing.TYPE_CHECKING:
     from nbinspect.autograd_graph.answer import autograd
@@ -178,15 +179,4 @@ def unload_ipython_extension(shell: typing.Any) -> None:
     magics.unload_ipython_extension(shell)
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Import a public name when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names, imported or not."""
-    return __all__
+__getattr__, __dir__ = lazily(__name__, _HOMES, __all__)

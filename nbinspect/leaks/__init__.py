@@ -3,9 +3,9 @@
 The records are here at once; what needs torch comes when first used.
 """
 
-import importlib
 import typing
 
+from nbinspect._lazy import lazily
 from nbinspect.leaks.records import (
     Growth,
     LeakReport,
@@ -39,15 +39,4 @@ _HOMES = {
 }
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Import a function when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names, imported or not."""
-    return __all__
+__getattr__, __dir__ = lazily(__name__, _HOMES, __all__)

@@ -4,9 +4,9 @@ The records are here at once; the two functions, which need torch, come when fir
 saved record can be read and shown where there is no torch.
 """
 
-import importlib
 import typing
 
+from nbinspect._lazy import lazily
 from nbinspect.memory.records import (
     Change,
     DeviceMemory,
@@ -40,15 +40,4 @@ __all__ = [
 _HOMES = {"gpumem": "nbinspect.memory.snapshot", "memwatch": "nbinspect.memory.watch"}
 
 
-def __getattr__(name: str) -> typing.Any:
-    """Import `gpumem` or `memwatch` when it is first asked for."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    """List the public names, imported or not."""
-    return __all__
+__getattr__, __dir__ = lazily(__name__, _HOMES, __all__)
