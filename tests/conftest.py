@@ -22,7 +22,13 @@ settings.register_profile(
         HealthCheck.function_scoped_fixture,
     ],
 )
-settings.load_profile("nbinspect")
+
+
+def pytest_collectstart(collector: pytest.Collector) -> None:
+    """Set the profile before each file: torch's own test tools load another when imported."""
+    if isinstance(collector, pytest.Module):
+        settings.load_profile("nbinspect")
+
 
 HERE = Path(__file__).parent
 _LACKING = pytest.StashKey[dict[str, str]]()
