@@ -11,7 +11,7 @@ this package costs next to nothing and brings in neither torch nor IPython.
 
 import typing
 
-from nbinspect._lazy import lazily
+from nbinspect import _lazy
 
 if typing.TYPE_CHECKING:
     from nbinspect.autograd_graph.answer import autograd
@@ -179,4 +179,4 @@ def unload_ipython_extension(shell: typing.Any) -> None:
     magics.unload_ipython_extension(shell)
 
 
-__getattr__, __dir__ = lazily(__name__, _HOMES, __all__)
+__getattr__, __dir__ = _lazy.lazily(__name__, _HOMES, __all__)

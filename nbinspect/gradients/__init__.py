@@ -5,7 +5,7 @@ The records are here at once; the functions, which need torch, come when first u
 
 import typing
 
-from nbinspect._lazy import lazily
+from nbinspect import _lazy
 from nbinspect.gradients.records import (
     GradientComparison,
     GradientFinding,
@@ -35,4 +35,4 @@ __all__ = [
 _HOMES = {"gradtable": "nbinspect.gradients.now", "gradwatch": "nbinspect.gradients.watch"}
 
 
-__getattr__, __dir__ = lazily(__name__, _HOMES, __all__)
+__getattr__, __dir__ = _lazy.lazily(__name__, _HOMES, __all__)

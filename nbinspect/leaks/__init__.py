@@ -5,7 +5,7 @@ The records are here at once; what needs torch comes when first used.
 
 import typing
 
-from nbinspect._lazy import lazily
+from nbinspect import _lazy
 from nbinspect.leaks.records import (
     Growth,
     LeakReport,
@@ -39,4 +39,4 @@ _HOMES = {
 }
 
 
-__getattr__, __dir__ = lazily(__name__, _HOMES, __all__)
+__getattr__, __dir__ = _lazy.lazily(__name__, _HOMES, __all__)

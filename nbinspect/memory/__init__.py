@@ -6,7 +6,7 @@ saved record can be read and shown where there is no torch.
 
 import typing
 
-from nbinspect._lazy import lazily
+from nbinspect import _lazy
 from nbinspect.memory.records import (
     Change,
     DeviceMemory,
@@ -40,4 +40,4 @@ __all__ = [
 _HOMES = {"gpumem": "nbinspect.memory.snapshot", "memwatch": "nbinspect.memory.watch"}
 
 
-__getattr__, __dir__ = lazily(__name__, _HOMES, __all__)
+__getattr__, __dir__ = _lazy.lazily(__name__, _HOMES, __all__)
