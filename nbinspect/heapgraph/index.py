@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Container, Iterator
+from itertools import compress, filterfalse
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -88,10 +89,12 @@ class HeapIndex:
         loose: dict[int, Any] = {}
         for start in range(0, len(self.objects), BLOCK):
             referents = gc.get_referents(*self.objects[start : start + BLOCK])
-            if not wanted.isdisjoint(map(id, map(type, referents))):
-                found = (value for value in referents if id(type(value)) in wanted)
+            types = list(map(id, map(type, referents)))
+            if not wanted.isdisjoint(types):
+                found = compress(referents, map(wanted.__contains__, types))
                 seen.update((id(value), value) for value in found)
-            loose.update((id(value), value) for value in referents if _is_loose(value))
+            may_be_loose = compress(referents, map(LOOSE.__contains__, types))
+            loose.update((id(value), value) for value in filterfalse(gc.is_tracked, may_be_loose))
         holders, todo = list[tuple[Any, Any]](), list(loose.values())
         while todo:
             holder = todo.pop()
@@ -106,9 +109,11 @@ class HeapIndex:
         return Untracked(list(seen.values()), holders)
 
 
+LOOSE = frozenset(map(id, (dict, tuple)))  # by address: a metaclass may have an `__eq__` of its own
+
+
 def _is_loose(value: Any) -> bool:
-    kind = type(value)  # no `in`: a metaclass may have an `__eq__` of its own
-    return (kind is dict or kind is tuple) and not gc.is_tracked(value)
+    return id(type(value)) in LOOSE and not gc.is_tracked(value)
 
 
 class Untracked(NamedTuple):

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from nbinspect import _torch, notebook
@@ -24,6 +25,7 @@ from nbinspect.heapgraph.labelling import Label, Step
 from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_dict, referents
 from nbinspect.heapgraph.parts import attribute, class_attribute, parts
 from nbinspect.tensors import (
+    addresses,
     class_dict,
     class_name,
     describe,
@@ -57,6 +59,7 @@ class Reader:
 
     def __init__(self) -> None:
         self._places: dict[int, dict[int, Any]] = {}
+        self._asked: set[int] = set()
         self._kinds: dict[int, str] = {}
 
     def step(self, label: Label, parent: Any, child: Any, slot: str, name_of: NameOf) -> Step:
@@ -103,6 +106,9 @@ class Reader:
             KeyError: it is not there any more.
         """
         places = self._places.get(id(parent))
+        if places is None and isinstance_of(parent, list, tuple) and id(parent) not in self._asked:
+            self._asked.add(id(parent))  # all places pay only for who asks again
+            return _index(parent, child)
         if places is None:
             found = _places(parent)
             if label.context == "names":
@@ -222,6 +228,15 @@ class Field(NamedTuple):
     name: str
 
 
+def _index(sequence: Any, child: Any) -> int:
+    """Find the first place of an object in a list or tuple, by what it is and not by its value."""
+    base: Any = list if isinstance_of(sequence, list) else tuple
+    there = np.flatnonzero(addresses(base.__iter__(sequence), base.__len__(sequence)) == id(child))
+    if not len(there):
+        raise KeyError(id(child))
+    return int(there[0])
+
+
 def _places(container: Any) -> Iterator[tuple[int, Any]]:
     """Yield (id, key or index) for all that a container holds; the first place wins at the end."""
     if isinstance_of(container, dict):
@@ -235,7 +250,7 @@ def _places(container: Any) -> Iterator[tuple[int, Any]]:
     else:
         base = next(kind for kind in (list, tuple, deque) if isinstance_of(container, kind))
         elements = list(base.__iter__(container))
-        yield from ((id(elements[i]), i) for i in reversed(range(len(elements))))
+        yield from zip(map(id, reversed(elements)), range(len(elements) - 1, -1, -1), strict=True)
 
 
 def _is_ipythons(name: Any) -> int:
