@@ -6,7 +6,12 @@ from typing import Any
 
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
+from nbinspect.memory.stderr_lines import without_lines
 from nbinspect.memory.tracker import Curve
+
+# torch's profiler tells of each start and stop on standard error; only a log level that hides its
+# errors too would silence that.
+_CHATTER = b"SyncActivityProfilerHandler.cpp"
 
 
 class AllocatorRecording:
@@ -32,13 +37,15 @@ class AllocatorRecording:
             self.why_not = "another profiler is running"
             return
         self._profiler = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-        self._profiler.__enter__()
+        with without_lines(_CHATTER):
+            self._profiler.__enter__()
 
     def stop(self, _since_ns: int) -> dict[str, list[_torch.AllocatorEvent]]:
         """End, and give the events, the first first, by device."""
         if self._profiler is None:
             return {}
-        self._profiler.__exit__(None, None, None)
+        with without_lines(_CHATTER):
+            self._profiler.__exit__(None, None, None)
         events = _torch.allocator_events(self._profiler)
         self._profiler = None
         if isinstance(events, Unavailable):
