@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -59,9 +60,8 @@ def is_fake(tensor: torch.Tensor) -> bool:
     return kind is not None and issubclass(type(tensor), kind)
 
 
-def handle(storage: torch.UntypedStorage) -> int:
-    """Give a number that is this storage's own for as long as it lives."""
-    return int(storage._cdata)
+handle: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
+"""Gives a number that is a storage's own for as long as it lives."""
 
 
 def is_pinned(storage: torch.UntypedStorage) -> bool:

@@ -7,8 +7,11 @@ import time
 import weakref
 from collections import defaultdict, deque
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
 
+import numpy as np
 import torch
 
 from nbinspect import _torch
@@ -19,8 +22,13 @@ _DEPTH = 3  # from `Tracker._origin` up to the dispatch mode
 MOST_STEPS = 4096  # of a device's curve; twice that is thinned
 
 
-class Origin(NamedTuple):
-    """Where a storage was made: the user's line, and the module whose forward was running."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Origin:
+    """Where a storage was made: the user's line, and the module whose forward was running.
+
+    A `Tracker` makes one object for each place, so that it is hashed by identity: to hash a code
+    object takes 1 µs, as long as all the rest for a storage.
+    """
 
     site: Site
     module: str
@@ -63,12 +71,14 @@ class Curve:
 
     def thin(self) -> None:
         """Keep the lower and the higher of every four steps, and the first and the last."""
-        keep = {0, len(self.sizes_bytes) - 1}
-        for start in range(0, len(self.sizes_bytes), 4):
-            group = range(start, min(start + 4, len(self.sizes_bytes)))
-            keep.add(min(group, key=self.sizes_bytes.__getitem__))
-            keep.add(max(group, key=self.sizes_bytes.__getitem__))
-        order = sorted(keep)
+        sizes = np.asarray(self.sizes_bytes)
+        last = len(sizes) - 1
+        starts = np.arange(0, last + 1, 4)
+        groups = np.minimum(starts[:, None] + np.arange(4), last)
+        of_four = sizes[groups]
+        lows = starts + of_four.argmin(axis=1)
+        highs = starts + of_four.argmax(axis=1)
+        order = np.unique(np.concatenate(([0, last], lows, highs))).tolist()
         self.times_ns = [self.times_ns[i] for i in order]
         self.sizes_bytes = [self.sizes_bytes[i] for i in order]
 
@@ -129,6 +139,7 @@ class Tracker:
         self.old_frees: dict[str, list[tuple[int, int]]] = defaultdict(list)
         self.n_met = 0
         self._live: dict[int, LiveStorage] = {}
+        self._origins: dict[tuple[int, int, str], Origin] = {}
         # Filled by weak references' callbacks. Python swallows what a callback raises, so one in
         # Python could swallow the user's interrupt; `append` runs no bytecode and cannot.
         self._ended: deque[LiveStorage] = deque()
@@ -144,14 +155,19 @@ class Tracker:
 
     def __call__(self, _func: Any, args: Any, kwargs: dict[str, Any], result: Any) -> None:
         """Look at an operation's results, then at its arguments."""
-        self._note_ends()
+        if self._ended:
+            self._note_ends()
         self._see(result)
         self._see(args)
         if kwargs:
             self._see(tuple(kwargs.values()))
 
     def _see(self, value: Any) -> None:
-        if is_tensor(value):
+        kind = type(value)
+        if kind is tuple or kind is list:
+            for one in value:
+                self._see(one)
+        elif kind is torch.Tensor or kind is torch.nn.Parameter or is_tensor(value):
             storage = _storage(value)
             if storage is None:
                 return
@@ -161,19 +177,22 @@ class Tracker:
                     self._follow(storage, self._origin())
             elif known.size_bytes != storage.nbytes():
                 self._resize(known, storage.nbytes())
-        elif type(value) in {tuple, list}:
-            for one in value:
-                self._see(one)
 
     def _origin(self) -> Origin:
         """Say where in the user's code and in which forward this operation is."""
         frame = sys._getframe(_DEPTH)
         in_backward = _torch.current_autograd_node() is not None
-        return Origin(user_site(frame), "" if in_backward else self.modules.running(frame))
+        module = "" if in_backward else self.modules.running(frame)
+        site = user_site(frame)
+        key = (id(site[0]), site[1], module) if site is not None else (0, 0, module)
+        known = self._origins.get(key)
+        if known is None:
+            known = self._origins[key] = Origin(site, module)
+        return known
 
     def _follow(self, storage: torch.UntypedStorage, origin: Origin | None) -> None:
         one = LiveStorage(storage, self._ended.append)
-        one.key, one.device = _torch.handle(storage), str(storage.device)
+        one.key, one.device = _torch.handle(storage), _device_name(storage.device)
         one.size_bytes, one.origin = storage.nbytes(), origin
         self.n_met += 1
         one.serial = self.n_met
@@ -223,6 +242,9 @@ class Tracker:
                     self.old_frees[one.device].append((time.time_ns(), one.size_bytes))
 
 
+_device_name = lru_cache(str)
+
+
 def _storage(tensor: Any) -> torch.UntypedStorage | None:
     try:
         storage: torch.UntypedStorage = tensor.untyped_storage()
@@ -233,7 +255,7 @@ def _storage(tensor: Any) -> torch.UntypedStorage | None:
 
 def _has_bytes(tensor: Any, storage: torch.UntypedStorage) -> bool:
     """Say whether a storage is memory, not a description (meta, fake) or a wrapper's stand-in."""
-    if storage.device.type == "meta":
+    if _device_name(storage.device) == "meta":
         return False
     try:
         return not is_wrapper(tensor) or storage.data_ptr() != 0
