@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import torch
 
 from nbinspect import _torch
-from nbinspect.gradients import measure, samples
+from nbinspect.gradients import measure, near
+from nbinspect.gradients.kept import Kept
 from nbinspect.gradients.parts import Figures, Part
 from nbinspect.gradients.records import Exponents
 
@@ -62,8 +63,9 @@ class Writer:
     Args:
         optimizer: it, known by a weak reference alone; None where the loop writes by itself.
         name: what the notebook calls it.
+        desk: room for intermediate results.
         light: make no copies: so no updates and no cosines.
-        exact: copy whole tensors, not samples.
+        exact: copy whole tensors, however large.
 
     Attributes:
         name: what the notebook calls it.
@@ -72,18 +74,23 @@ class Writer:
         order: which of them are watched, in the order of their modules.
     """
 
-    def __init__(self, optimizer: Any, name: str, *, light: bool, exact: bool = False) -> None:
+    def __init__(
+        self,
+        optimizer: Any,
+        name: str,
+        desk: near.Desk,
+        *,
+        light: bool,
+        exact: bool = False,
+    ) -> None:
         self._ref = weakref.ref(optimizer) if optimizer is not None else None
         self.name = name
-        self.light = light
-        self._exact = exact
+        self._desk, self._exact = desk, exact
         self.learning_rates: tuple[float, ...] = ()
         self.listed: tuple[int, ...] = ()
         self.order: list[int] = []
         self._key: tuple[int, ...] = ()
-        self._old: samples.Copies = {}
-        self._earlier: samples.Copies = {}
-        self._spare: samples.Copies = {}
+        self._kept = None if light else Kept(desk, exact=exact)
         self._left: _Left | None = None
         self._reading: _Reading | None = None
 
@@ -94,8 +101,7 @@ class Writer:
 
     def forget_copies(self) -> None:
         """Let go of all copies, and make no more."""
-        self.light = True
-        self._old, self._earlier, self._spare, self._reading = {}, {}, {}, None
+        self._kept, self._reading = None, None
 
     def _leave(self, parameters: Sequence[torch.Tensor], reading: _Reading) -> None:
         """Note the gradient that backward came to last, to see whether it will be set to zero.
@@ -140,7 +146,7 @@ class Writer:
         key = tuple(map(id, parameters))
         if key != self._key:
             self._key = key
-            self._old, self._earlier, self._spare = {}, {}, {}
+            self._kept = None if self._kept is None else Kept(self._desk, exact=self._exact)
         gradients: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         live: list[int] = []
@@ -155,37 +161,27 @@ class Writer:
             if id(one) in finals:
                 reached.append(at)
         own = [finals.get(key[at]) for at in live]
-        columns = _before_clipping(own, gradients)
+        columns = _before_clipping(own, gradients, self._desk)
         sizes = [parameters[at].numel() for at in live]
         reading = _Reading(numbers, reached, live, columns, own, sizes, [])
-        columns["written"] = measure.norms(gradients)
-        columns["weight"] = measure.norms(weights)
-        columns["nonzero"] = _nonzeros(columns, gradients)
-        if not self.light:
-            self._copy(reading, gradients, weights)
+        self._compare(reading, gradients, weights)
+        columns["nonzero"] = _nonzeros(columns, gradients, self._desk)
         if histogram:
             reading.exponents = measure.exponents(gradients, live)
         self._reading = reading
 
-    def _copy(
+    def _compare(
         self, reading: _Reading, gradients: list[torch.Tensor], weights: list[torch.Tensor]
     ) -> None:
-        """Keep samples of the weights until after the step, and of the gradients until the next."""
-        live = reading.live
-        self._old = samples.copy(live, weights, self._old, exact=self._exact)
-        own = zip(live, gradients, weights, strict=True)
-        # of a sparse gradient the places differ by step
-        whole = [(at, gradient) for at, gradient, weight in own if gradient.shape == weight.shape]
-        places = [at for at, _ in whole]
-        now = samples.copy(places, [one for _, one in whole], self._spare, exact=self._exact)
-        then = self._earlier
-        pairs = [at for at, one in whole if at in then and then[at].fits(one)]
-        rooms, others = ([copies[at].room for at in pairs] for copies in (now, then))
-        reading.pairs, reading.columns["dot"] = pairs, measure.products(rooms, others)
-        reading.columns["length"], reading.columns["length_then"] = map(
-            measure.norms, (rooms, others)
-        )
-        self._earlier, self._spare = now, then
+        columns = reading.columns
+        if self._kept is None:
+            columns["written"], columns["weight"] = map(measure.norms, (gradients, weights))
+            return
+        found = self._kept.before(reading.live, gradients, weights)
+        columns["written"], columns["weight"] = found.written, found.weight
+        columns["dot"], columns["length"] = found.dot, found.length
+        columns["length_then"] = found.length_then
+        reading.pairs = found.pairs
 
     def after(
         self,
@@ -205,15 +201,15 @@ class Writer:
         reading, self._reading = self._reading, None
         if reading is None:
             return None
-        if not self.light and reading.live:
+        kept = self._kept
+        if kept is not None:
             new = [measure.dense(parameters[at]) for at in reading.live]
-            views = [samples.sample(one, exact=self._exact) for one in new if one is not None]
-            rooms = [self._old[at].room for at in reading.live]
-            reading.columns["update"] = measure.updates(rooms, views)
+            solid = [one for one in new if one is not None]
+            reading.columns["update"] = kept.updates(reading.live, solid)
         columns, read = _read(reading.columns, losses)
-        if "update" in columns:
-            factors = [samples.scale(self._old[at]) for at in reading.live]
-            columns["update"] = [a * b for a, b in zip(columns["update"], factors, strict=True)]
+        if kept is not None:
+            norms = zip(columns["update"], kept.scales(reading.live), strict=True)
+            columns["update"] = [norm * scale for norm, scale in norms]
         figures = Figures(
             len(parameters),
             reading.reached,
@@ -294,11 +290,11 @@ def skipped(
 
 
 def _before_clipping(
-    own: Sequence[Final | None], gradients: Sequence[torch.Tensor]
+    own: Sequence[Final | None], gradients: Sequence[torch.Tensor], desk: near.Desk
 ) -> dict[str, list[measure.Scalar]]:
     """Take what was measured when backward ended; where nothing was, what is there now."""
     missing = [gradient for final, gradient in zip(own, gradients, strict=True) if final is None]
-    now = iter(measure.final(missing))
+    now = iter(measure.final(missing, desk))
     return _columns([final.scalars if final is not None else next(now) for final in own])
 
 
@@ -307,13 +303,13 @@ def _columns(scalars: Sequence[tuple[measure.Scalar, ...]]) -> dict[str, list[me
 
 
 def _nonzeros(
-    columns: Mapping[str, list[measure.Scalar]], gradients: Sequence[torch.Tensor]
+    columns: Mapping[str, list[measure.Scalar]], gradients: Sequence[torch.Tensor], desk: near.Desk
 ) -> list[measure.Scalar]:
     """Count nonzeros as the optimizer gets them: anew where the gradient may have been changed."""
     found = list(columns["nonzero"])
     pairs = zip(columns["norm"], columns["written"], strict=True)
     changed = [n for n, (before, now) in enumerate(pairs) if not _is_same(before, now)]
-    again = measure.nonzeros([gradients[n] for n in changed])
+    again = measure.nonzeros([gradients[n] for n in changed], desk)
     for n, count in zip(changed, again, strict=True):
         found[n] = count
     return found

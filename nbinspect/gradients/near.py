@@ -7,14 +7,14 @@ the others find it there.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import torch
 
 PART = 1 << 17  # elements for each thread: half of a usual second-level cache
-FEW_THREADS = 3  # up to here NumPy, which has one, looks for zeros and extremes faster than torch
 TYPES = (torch.float32, torch.float64)
+LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
 
 
 def is_near(tensor: torch.Tensor) -> bool:
@@ -22,56 +22,100 @@ def is_near(tensor: torch.Tensor) -> bool:
     return tensor.is_cpu and tensor.dtype in TYPES and tensor.is_contiguous()
 
 
-def _parts(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
-    """Cut a tensor into parts that fit into the cache."""
+class Desk:
+    """Room for a part's intermediate results, which is used again and again.
+
+    Fresh memory of this size would be asked of the system, page by page, each time.
+    """
+
+    def __init__(self) -> None:
+        self._rooms: dict[torch.dtype, torch.Tensor] = {}
+
+    def room(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        """Give room for as many elements as a flat tensor has."""
+        n, room = like.numel(), self._rooms.get(dtype)
+        if room is None or room.numel() < n:
+            room = self._rooms[dtype] = torch.empty(n, dtype=dtype)
+        return room if room.numel() == n else room[:n]
+
+    def clear(self) -> None:
+        """Let go of the room."""
+        self._rooms.clear()
+
+
+def _parts(*tensors: torch.Tensor) -> Iterator[Sequence[torch.Tensor]]:
+    """Cut tensors of one size into parts that fit into the cache."""
     most = PART * torch.get_num_threads()
-    flat = tensor.view(-1)
-    return (flat,) if flat.numel() <= most else flat.split(most)
+    flat = [one.view(-1) for one in tensors]
+    if flat[0].numel() <= most:
+        return iter((flat,))
+    return zip(*(one.split(most) for one in flat), strict=True)
 
 
-def final(gradient: torch.Tensor) -> tuple[float, float, float, float, float]:
+def final(gradient: torch.Tensor, desk: Desk) -> tuple[float, float, float, float, float]:
     """Measure a gradient: norm, sum, lowest, highest, and how many elements are not 0."""
     squares, total, low, high, n_used = 0.0, 0.0, math.inf, -math.inf, 0
-    for part in _parts(gradient):
+    for (part,) in _parts(gradient):
         squares += torch.dot(part, part).item()
         total += part.sum().item()
-        lowest, highest = _range(part)
+        lowest, highest = (one.item() for one in torch.aminmax(part))
         low = low if low <= lowest or math.isnan(low) else lowest  # once NaN, always NaN
         high = high if high >= highest or math.isnan(high) else highest
-        n_used += _count_used(part)
+        n_used += _count_used(part, desk)
     return _root(squares, gradient), total, low, high, float(n_used)
 
 
-def nonzeros(gradient: torch.Tensor) -> float:
+def nonzeros(gradient: torch.Tensor, desk: Desk) -> float:
     """Count the elements that are not 0."""
-    return float(sum(map(_count_used, _parts(gradient))))
+    return float(sum(_count_used(part, desk) for (part,) in _parts(gradient)))
 
 
-def _range(part: torch.Tensor) -> tuple[float, float]:
-    if torch.get_num_threads() > FEW_THREADS:
-        low, high = torch.aminmax(part)
-        return low.item(), high.item()
-    numbers = part.numpy()
-    return float(numbers.min()), float(numbers.max())
-
-
-def _count_used(part: torch.Tensor) -> int:
-    if torch.get_num_threads() > FEW_THREADS:
-        return int(torch.count_nonzero(part))
-    numbers = part.numpy()
-    return int(np.count_nonzero(numbers != numbers.dtype.type(0)))
+def _count_used(part: torch.Tensor, desk: Desk) -> int:
+    numbers, used = part.numpy(), desk.room(part, torch.bool).numpy()
+    return int(np.count_nonzero(np.not_equal(numbers, numbers.dtype.type(0), out=used)))
 
 
 def norm(tensor: torch.Tensor) -> float:
     """Give the norm of a tensor."""
-    squares = sum(torch.dot(part, part).item() for part in _parts(tensor))
-    return _root(squares, tensor)
+    return _root(sum(torch.dot(part, part).item() for (part,) in _parts(tensor)), tensor)
 
 
 def _root(squares: float, tensor: torch.Tensor) -> float:
     """Give the norm; anew in double precision where single cannot hold the squares."""
-    if 1e-30 < squares < math.inf:
+    if LEAST < squares < MOST:
         return math.sqrt(squares)
     if squares == 0 and not tensor.any():
         return 0.0
     return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+
+
+def product(some: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
+    """Give the norm of a tensor, and its scalar product with another."""
+    squares, products = 0.0, 0.0
+    for part, beside in _parts(some, other):
+        squares += torch.dot(part, part).item()
+        products += torch.dot(part, beside).item()
+    if not (LEAST < squares < MOST and LEAST < abs(products) < MOST):
+        products = torch.dot(some.view(-1).double(), other.view(-1).double()).item()
+    return _root(squares, some), products
+
+
+def copy(tensor: torch.Tensor, room: torch.Tensor) -> float:
+    """Copy a tensor, and give its norm."""
+    squares = 0.0
+    for part, to in _parts(tensor, room):
+        squares += torch.dot(part, part).item()
+        to.copy_(part)
+    return _root(squares, tensor)
+
+
+def difference(new: torch.Tensor, old: torch.Tensor, desk: Desk) -> float:
+    """Give the norm of the difference of two tensors."""
+    squares = 0.0
+    for part, before in _parts(new, old):
+        change = torch.sub(part, before, out=desk.room(part, part.dtype))
+        squares += torch.dot(change, change).item()
+    if LEAST < squares < MOST:
+        return math.sqrt(squares)
+    wide = (torch.dist(part.double(), before.double()).item() for part, before in _parts(new, old))
+    return math.hypot(*wide)

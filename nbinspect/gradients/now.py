@@ -8,7 +8,7 @@ from torch import nn
 
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
-from nbinspect.gradients import measure
+from nbinspect.gradients import measure, near
 from nbinspect.gradients import rows as packed
 from nbinspect.gradients.findings import findings
 from nbinspect.gradients.names import notebook_models
@@ -67,8 +67,9 @@ def _rows(named: list[tuple[torch.Tensor, list[str]]]) -> tuple[TableRow, ...]:
     weights = [measure.dense(p) for p, _ in named]
     live = [n for n, one in enumerate(gradients) if one is not None]
     solid = [one for one in gradients if one is not None]
-    counts = measure.nonzeros(solid)
-    finals = zip(measure.final(solid), counts, strict=True)
+    desk = near.Desk()
+    counts = measure.nonzeros(solid, desk)
+    finals = zip(measure.final(solid, desk), counts, strict=True)
     scalars = [one for final, nonzero in finals for one in (*final[:-1], nonzero)]
     heavy = [n for n, one in enumerate(weights) if one is not None]
     weighed = measure.norms([one for one in weights if one is not None])

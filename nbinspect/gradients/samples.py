@@ -1,7 +1,7 @@
-"""Samples of large tensors: small groups of neighbours, evenly spread, always at the same places.
+"""Samples of very large tensors: small groups of neighbours, evenly spread, always at the same places.
 
-Updates and cosines need what a tensor was a step ago. A copy of a sample takes a ninth of the memory
-and of the time, and tells the same within about a hundredth.
+A copy of a sample takes a ninth of the memory and of the time, and tells updates and cosines within
+about a hundredth.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import torch
 
 from nbinspect import _torch
 
-WHOLE = 1 << 16  # elements; a tensor up to this size is its own sample
+WHOLE = 1 << 20  # elements; a tensor up to this size is its own sample
 MOST_APART = 9  # one group in so many at most, so that the rows of an embedding are met
 GROUP = 16  # neighbours: what comes from memory at once
 
@@ -61,6 +61,14 @@ class Copy:
 Copies = dict[int, Copy]
 
 
+def room(old: Copy | None, tensor: torch.Tensor, view: torch.Tensor) -> Copy:
+    """Give room for a copy of a tensor's sample: the old one if it fits."""
+    if old is not None and old.fits(tensor) and old.room.shape == view.shape:
+        return old
+    fresh = torch.empty(view.shape, dtype=tensor.dtype, device=tensor.device)
+    return Copy(fresh, (tensor.shape, tensor.stride()))
+
+
 def copy(
     places: Sequence[int], tensors: Sequence[torch.Tensor], into: Mapping[int, Copy], *, exact: bool
 ) -> Copies:
@@ -73,18 +81,10 @@ def copy(
         exact: whole tensors for samples.
     """
     views = [sample(one, exact=exact) for one in tensors]
-    found: Copies = {}
-    for at, one, view in zip(places, tensors, views, strict=True):
-        old = into.get(at)
-        if old is None or not old.fits(one) or old.room.shape != view.shape:
-            old = Copy(torch.empty(view.shape, dtype=one.dtype, device=one.device), _like(one))
-        found[at] = old
+    own = zip(places, tensors, views, strict=True)
+    found = {at: room(into.get(at), one, view) for at, one, view in own}
     _torch.copy_all([found[at].room for at in places], views)
     return found
-
-
-def _like(tensor: torch.Tensor) -> tuple[torch.Size, tuple[int, ...]]:
-    return tensor.shape, tensor.stride()
 
 
 def scale(copied: Copy) -> float:

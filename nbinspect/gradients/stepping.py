@@ -20,7 +20,7 @@ import torch
 from torch import nn
 
 from nbinspect import _torch
-from nbinspect.gradients import measure, samples
+from nbinspect.gradients import measure, near, samples
 from nbinspect.gradients.collect import Final, Writer, skipped
 from nbinspect.gradients.history import Builder, Passes
 from nbinspect.gradients.hooks import ParameterHooks, hook_new_parameters, hook_optimizers
@@ -95,6 +95,7 @@ class Stepping:
         self.aside_in = 0
         self._every, self._hist, self._light, self._exact = every, hist, light, exact
         self._names = Names(model)
+        self._desk = near.Desk()
         self._builder = Builder(rules, keep)
         self._hooks = ParameterHooks(self._arrived)
         self._writers: dict[int, Writer] = {}
@@ -155,6 +156,7 @@ class Stepping:
     def _let_go(self) -> None:
         for each in (self._writers, self._running, self._finals, self._losses, self._writing):
             each.clear()
+        self._desk.clear()
 
     def failed(self, error: Exception) -> None:
         """Stop measuring, or only copying where there is no room for copies."""
@@ -239,7 +241,7 @@ class Stepping:
         touched = [one for one in found if one is not None and self._names.wanted(one)]
         pairs = [(one, measure.dense(one.grad)) for one in touched if one.grad is not None]
         solid = [(one, gradient) for one, gradient in pairs if gradient is not None]
-        scalars = measure.final([gradient for _, gradient in solid])
+        scalars = measure.final([gradient for _, gradient in solid], self._desk)
         for rank, ((one, _), some) in enumerate(zip(solid, scalars, strict=True)):
             self._finals[id(one)] = Final(some, rank)
         self._latest = (threading.get_ident(), weakref.ref(solid[-1][0])) if solid else None
@@ -269,7 +271,7 @@ class Stepping:
 
     def _write_itself(self, parameters: list[torch.Tensor]) -> None:
         """Make a step of a backward pass alone: the loop writes by itself, which nothing tells."""
-        writer = self._writers.setdefault(ITSELF, Writer(None, "", light=True))
+        writer = self._writers.setdefault(ITSELF, Writer(None, "", self._desk, light=True))
         self._parts = [one for one in self._parts if one.optimizer]
         self._measure_before(writer, parameters)
         self._measure_after(writer, parameters)
@@ -344,7 +346,7 @@ class Stepping:
         if writer is None or not writer.is_alive:
             self._writers = {key: one for key, one in self._writers.items() if one.is_alive}
             name = optimizer_name(optimizer)
-            writer = Writer(optimizer, name, light=self._light, exact=self._exact)
+            writer = Writer(optimizer, name, self._desk, light=self._light, exact=self._exact)
             self._writers[id(optimizer)] = writer
         return writer
 

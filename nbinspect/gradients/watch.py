@@ -33,8 +33,8 @@ def gradwatch(
         keep: how many steps to keep; beyond it older ones are thinned out, but for those that a
             finding names.
         light: make no copies of weights and gradients, and so tell no updates and no cosines.
-        exact: copy all of them. Without it, updates and cosines of a parameter with more than 65,536
-            elements are worked out from a sample, and are right within some hundredths.
+        exact: take all parameters whole. Without it, updates and cosines of one with more than a
+            million elements are worked out from a sample, and are right within some hundredths.
         rules: thresholds of the health rules.
 
     Returns:
@@ -45,9 +45,9 @@ def gradwatch(
         ValueError: a number or the rules' range is out of range.
 
     **Cost**: a few fused passes over gradients and weights each step (benchmarks/RESULTS.md), and
-    one wait for the device. Unless `light`, copies of samples, one of the weights and two of the
-    gradients, each a ninth of a large model; with `exact`, of all. A kept step takes 31 bytes a
-    parameter. Results are bit-identical.
+    one wait for the device. Unless `light`, a copy of the weights and the gradients of the step
+    before, of a parameter with more than a million elements a ninth; with `exact`, of all. A kept
+    step takes 31 bytes a parameter. Results are bit-identical.
     **Blind to**: gradients that never reach `.grad` (``torch.autograd.grad``), gradients clipped
     during backward by the user's own hooks, scalers other than torch's own, and other processes'
     parts of a sharded gradient. A loop that writes by itself has a step for each backward pass. A

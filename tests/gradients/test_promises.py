@@ -130,7 +130,7 @@ def test_copies_are_let_go_with_the_watch():
 def test_an_error_of_ours_is_a_note(monkeypatch):
     from nbinspect.gradients import measure
 
-    monkeypatch.setattr(measure, "nonzeros", lambda _: 1 / 0)
+    monkeypatch.setattr(measure, "nonzeros", lambda *_: 1 / 0)
     model = mlp()
     with gradwatch() as w:
         losses = train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
@@ -156,7 +156,7 @@ def test_where_there_is_no_room_for_copies_the_rest_goes_on(monkeypatch):
     def full(*_, **__):
         raise torch.OutOfMemoryError("no room")
 
-    monkeypatch.setattr(samples, "copy", full)
+    monkeypatch.setattr(samples, "room", full)
     model = mlp()
     with gradwatch() as w:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -11,6 +12,7 @@ from torch import nn
 
 import nbinspect
 from nbinspect import gradwatch
+from nbinspect.gradients import samples
 
 
 def directly(model, optimizer, batch, clip):
@@ -153,7 +155,8 @@ ROWS[::7] = 1
 @pytest.mark.parametrize(
     "mask", [torch.ones(300, 400), (torch.arange(512) % 3 == 0).float().expand(256, 512), ROWS]
 )
-def test_a_sample_tells_updates_and_cosines_of_large_parameters(mask):
+def test_a_sample_tells_updates_and_cosines_of_large_parameters(mask, monkeypatch):
+    monkeypatch.setattr(samples, "WHOLE", 1 << 16)
     weight = torch.randn(mask.shape, requires_grad=True)
     common = torch.randn(mask.shape)
     gradients = [(common + torch.randn(mask.shape)) * mask for _ in range(3)]
@@ -274,3 +277,73 @@ def test_clipping_a_part_of_the_model_by_its_norm_is_told_as_that():
         nn.utils.clip_grad_norm_(body.parameters(), 1e-3)
         optimizer.step()
     assert w.report.steps[0].figures.clipped == "norm"
+
+
+def set_to_none(weight):
+    weight.grad = None
+
+
+def zero_in_place(weight):
+    if weight.grad is not None:
+        weight.grad.zero_()
+
+
+def zero_past_the_version_counter(weight):
+    if weight.grad is not None:
+        weight.grad.data.zero_()
+
+
+def put_fresh_zeros(weight):
+    weight.grad = torch.zeros_like(weight)
+
+
+FLAT = torch.zeros(24)  # as of a flat buffer, of which gradients are views
+
+
+def put_the_same_room(weight):
+    weight.grad = FLAT.zero_().view_as(weight)
+
+
+@pytest.mark.parametrize("scale", [1.0, 1e-25, 1e22])
+@pytest.mark.parametrize(
+    "let_go",
+    [
+        set_to_none,
+        zero_in_place,
+        zero_past_the_version_counter,
+        put_fresh_zeros,
+        put_the_same_room,
+    ],
+)
+@pytest.mark.keeps_tensors(reason="the flat room")
+def test_cosines_however_gradients_are_let_go(let_go, scale):
+    weight = torch.ones(4, 6, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    gradients = [torch.randn(4, 6) for _ in range(5)]
+    with gradwatch() as w:
+        for gradient in gradients:
+            let_go(weight)
+            (weight * (gradient * scale)).sum().backward()
+            optimizer.step()
+    found = [step.parameters[0].cosine for step in w.report.steps]
+    flat = [one.flatten().double() for one in gradients]
+    right = [torch.cosine_similarity(a, b, dim=0).item() for a, b in pairwise(flat)]
+    assert found[0] is None
+    assert found[1:] == pytest.approx(right, abs=2e-3)
+
+
+def test_a_change_in_how_gradients_are_let_go_costs_one_cosine_at_most():
+    weight = torch.ones(4, 6, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    gradients = [torch.randn(4, 6) for _ in range(12)]
+    with gradwatch() as w:
+        for step, gradient in enumerate(gradients):
+            optimizer.zero_grad(set_to_none=step % 6 < 3)
+            (weight * gradient).sum().backward()
+            optimizer.step()
+    found = [step.parameters[0].cosine for step in w.report.steps]
+    for step in range(1, 12):
+        now, then = (gradients[n].flatten().double() for n in (step, step - 1))
+        right = torch.cosine_similarity(now, then, dim=0).item()
+        assert found[step] is None or found[step] == pytest.approx(right, abs=2e-3)
+    assert found.count(None) <= 2, "the first step's, and one"
