@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -33,6 +34,41 @@ def saved_tensor_type() -> type:
     """Give the type of what ``ctx`` and ``torch.utils.checkpoint`` keep a saved tensor in."""
     found: type = getattr(torch._C._autograd, "SavedTensor", type(None))
     return found
+
+
+def node_hooks(nodes: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """List (node, the dictionary of its hooks), which C++ alone holds; changes nothing.
+
+    torch tells of that dictionary only to the function that would put one more hook into it. That
+    function steps aside for the time, for this one hook: it takes note, and raises.
+    """
+    function, asked, known = torch.autograd.Function, object(), list[Any]()
+    register = getattr(function, "_register_hook", None)
+    if register is None or "_register_hook" in vars(function):
+        return []
+
+    def take_note(hooks: Any, hook: Any) -> Any:
+        if hook is not asked:  # of another thread
+            return register(hooks, hook)
+        known.append(hooks)
+        raise _NotedError
+
+    function._register_hook = staticmethod(take_note)  # type: ignore[method-assign]  # until it is deleted
+    found = list[tuple[Any, Any]]()
+    try:
+        for node in nodes:
+            for ask in (node.register_hook, node.register_prehook):
+                with suppress(_NotedError):
+                    ask(asked)
+            found += [(node, hooks) for hooks in known if hooks is not None]
+            known.clear()
+    finally:
+        del function._register_hook
+    return found
+
+
+class _NotedError(Exception):
+    """Leaves torch's function before anything is changed."""
 
 
 _slots: dict[type, tuple[str, ...]] = {}

@@ -22,6 +22,7 @@ import torch
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.go_betweens import SUSPENDED
 from nbinspect.heapgraph.labelling import Label, Step
+from nbinspect.heapgraph.native import HOOKS, TENSOR_HOOKS
 from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_dict, referents
 from nbinspect.heapgraph.parts import attribute, class_attribute, parts
 from nbinspect.tensors import (
@@ -273,6 +274,10 @@ def _native_step(label: Label, slot: str) -> Step:
         return Step("variable", Label(f"(leaf of {text})"))
     if slot == "array":
         return Step("ndarray", Label(text))
+    if slot == HOOKS:
+        return Step("hook", Label(text, "hooks"))
+    if slot == TENSOR_HOOKS:
+        return Step("hook", Label(f"a tensor behind {text}", "hooks"))
     if slot.startswith(_torch.SCRIPT_MEMBERS):
         return Step("attribute", Label(f"{text}{label.joint}{slot.partition(' ')[2]}"))
     if slot.startswith("saved "):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nbinspect import _torch
-from nbinspect.tensors import is_tensor
+from nbinspect.tensors import is_node, is_tensor
 
 # Reading `next_functions` gives a node a Python wrapper for life, and wrapped nodes are freed
 # recursively: with an 8 MiB stack 43,000 of them in a chain crash the process. So the number of
@@ -17,12 +17,15 @@ from nbinspect.tensors import is_tensor
 NODES_PER_STACK_BYTE = 20_000 / (8 << 20)
 MOST_NODES = 20_000
 UNPACK = "unpack hook"
+HOOKS, TENSOR_HOOKS = "hooks", "a tensor's hooks"
 TO_NODES = frozenset({"next", "grad_fn"})
-TO_PYTHON = frozenset({"", "array", UNPACK})
+TO_PYTHON = frozenset({"", "array", UNPACK, HOOKS, TENSOR_HOOKS})
 
 
 class Reference(NamedTuple):
     """One reference: `parent` and `child` are ids, `slot` is "" for one that Python sees.
+
+    A node's `HOOKS` are its own; `TENSOR_HOOKS` are those of the outputs of one that it leads to.
 
     Attributes:
         counted: it adds one to a tensor's C++ use count.
@@ -112,7 +115,7 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
 
     Cost: about 10 µs a node; wraps each node for its life; runs no hook, so a checkpointed
     forward does not run again.
-    Blind to: closures in pre-hooks of nodes, DDP's buckets, autocast's cache. One node with more
+    Blind to: hooks of nodes (see `hooks_of_nodes`), DDP's buckets, autocast's cache. One node with more
     inputs than the cap is wrapped whole.
     Source: ``Node.next_functions``, ``_raw_saved_*``, ``Tensor.grad_fn``, ``._base``, ``.grad``.
     """
@@ -143,6 +146,35 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
             break
         n_wrapped += _visit(value, result, todo, wrapped)
     return result
+
+
+def hooks_of_nodes(
+    found: dict[int, Any], wanted: set[int], ownerless: set[int]
+) -> tuple[list[Reference], int]:
+    """Find the autograd nodes that hold some dictionaries of hooks.
+
+    A hook on a tensor moves to the node that made it, and stays there when the tensor goes. Which
+    node that is, torch does not tell: then all graphs are named, by the nodes that they begin at.
+
+    Args:
+        found: tensors and nodes by id, as `walk` finds them.
+        wanted: ids of dictionaries that something holds besides what is known.
+        ownerless: those of them of which no holder is known.
+
+    Returns:
+        The references, and in how many graphs the last of them may be; they are sure if in one.
+    """
+    nodes = {key: one for key, one in found.items() if is_node(one)}
+    references = [
+        Reference(id(node), id(hooks), HOOKS, False)
+        for node, hooks in _torch.node_hooks(nodes.values())
+        if id(hooks) in wanted
+    ]
+    left = ownerless.difference(one.child for one in references)
+    inner = {id(child) for one in nodes.values() for child, _ in one.next_functions}
+    first = [key for key, one in nodes.items() if key not in inner and one.next_functions]
+    references += [Reference(node, hooks, TENSOR_HOOKS, False) for hooks in left for node in first]
+    return references, len(first) if left else 1
 
 
 def _visit(value: Any, result: NativeWalk, todo: deque[Any] | list[Any], wrapped: set[int]) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import types
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,6 +16,13 @@ DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
 def isinstance_of(value: object, *kinds: type) -> bool:
     """Like ``isinstance``, but asks the type alone: ``__class__`` may be the user's code."""
     return issubclass(type(value), kinds)
+
+
+def is_hooks(value: Any) -> bool:
+    """Say whether an object is a dictionary of hooks as torch makes them: callables by number."""
+    if type(value) is not OrderedDict or not value:
+        return False
+    return all(type(key) is int and callable(one) for key, one in value.items())
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:

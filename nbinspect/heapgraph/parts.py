@@ -14,8 +14,15 @@ import torch
 from nbinspect import notebook
 from nbinspect.heapgraph.go_betweens import go_betweens
 from nbinspect.heapgraph.labelling import Label, Step
-from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_dict, referents, slots
-from nbinspect.tensors import class_dict, mro
+from nbinspect.heapgraph.objects import (
+    instance_dict,
+    is_hooks,
+    isinstance_of,
+    own_dict,
+    referents,
+    slots,
+)
+from nbinspect.tensors import class_dict, is_node, mro
 
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
 SPELLED = {  # attributes that users know by another spelling
@@ -56,6 +63,9 @@ def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, S
         yield from _error_parts(parent, text)
     elif isinstance_of(parent, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
         yield from _suspended_parts(parent, text)
+    elif is_node(parent):  # one that nothing in C++ has shows its hooks
+        hooks = (part for part in referents(parent) if is_hooks(part))
+        yield from ((part, Step("hook", Label(text, "hooks"))) for part in hooks)
     else:
         yield from go_betweens(parent, text)
 

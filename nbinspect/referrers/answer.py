@@ -20,7 +20,7 @@ from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.heapgraph.roots import LIBRARY_COST, Root
 from nbinspect.referrers.backward import Backward, RootHit
 from nbinspect.referrers.chains import Narrator, Place
-from nbinspect.referrers.garbage import freed_with, goes_with
+from nbinspect.referrers.garbage import collector_frees, freed_with, goes_with
 from nbinspect.referrers.mends import LONGEST_CODE, OTHERS, Way, break_cycle, mend
 from nbinspect.referrers.origins import name_origin, object_origin
 from nbinspect.referrers.records import Chain, Link, ReferenceReport
@@ -294,13 +294,13 @@ def _chains(search: Backward, name: str) -> tuple[list[Chain], str]:
         # What the user typed is no news, unless it is all there is.
         others = [chain for chain in found.values() if not _is_spelled(chain, name)]
         return (others or list(found.values()))[:MOST_CHAINS], ""
-    path, is_native = _cycle(search) if search.exhausted else ([], False)
+    path = _cycle(search) if search.exhausted else []
     if not path:
         ends = _loose_ends(search) if search.exhausted else []
         return [narrator.from_loose_end(_way(search, end)) for end in ends], LOOSE if ends else ""
     counts = (search.unexplained(key) for key in search.objects)
     is_held = any(left.python > 0 or left.native > 0 for left in counts)
-    kind = HELD if is_held else UNCOLLECTABLE if is_native else COLLECTABLE
+    kind = HELD if is_held else COLLECTABLE if collector_frees(search) else UNCOLLECTABLE
     return [narrator.from_cycle(path)], kind
 
 
@@ -326,28 +326,23 @@ def _loose_ends(search: Backward) -> list[int]:
     return sorted(open_ends, key=lambda key: len(_way(search, key)))[:1]
 
 
-def _cycle(search: Backward) -> tuple[list[Reference], bool]:
-    """Find the nearest cycle that leads to a target: its way there, and if C++ closes it."""
+def _cycle(search: Backward) -> list[Reference]:
+    """Find the nearest cycle that leads to a target, and give its way there."""
     import networkx as nx
 
     links = nx.DiGraph()
     for references in search.parents.values():
-        # Where both hold, Python's counts: its collector would see the cycle.
-        for one in sorted(references, key=lambda one: one.slot, reverse=True):
-            links.add_edge(one.parent, one.child, slot=one.slot)
+        links.add_edges_from((one.parent, one.child) for one in references)
     parts = [part for part in nx.strongly_connected_components(links) if len(part) > 1]
     parts += [{a} for a, b in links.edges if a == b]
     if not parts:
-        return [], False
+        return []
     depth = {key: len(_way(search, key)) for key in search.objects}
     first = min(parts, key=lambda part: min(depth.get(key, 1 << 30) for key in part))
-    inside = links.subgraph(first)
-    python = nx.DiGraph([(a, b) for a, b, slot in inside.edges(data="slot") if not slot])
-    is_native = nx.is_directed_acyclic_graph(python)
     start = min(first, key=lambda key: (_dullness(search.objects[key]), depth.get(key, 0)))
     if start in search.targets:
-        return _round(search, start, first), is_native
-    return _way(search, start), is_native
+        return _round(search, start, first)
+    return _way(search, start)
 
 
 def _dullness(value: Any) -> int:
@@ -402,8 +397,7 @@ def _out_of_sight(cycle: str, chains: list[Chain]) -> str:
     if cycle != LOOSE:
         return ""
     return (
-        f"What holds the {chains[0].root} is not visible to gc (a hook of an autograd node, a running "
-        "expression, or C code)."
+        f"What holds the {chains[0].root} is not visible to gc (a running expression, or C code)."
     )
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.graph import Unexplained, leads_nowhere
 from nbinspect.heapgraph.index import HeapIndex
-from nbinspect.heapgraph.native import NativeWalk, Reference, node_cap, walk
+from nbinspect.heapgraph.native import NativeWalk, Reference, hooks_of_nodes, node_cap, walk
+from nbinspect.heapgraph.objects import is_hooks
 from nbinspect.heapgraph.roots import Root, roots
 from nbinspect.tensors import is_node, is_tensor, native_holders, tensors_of_python
 
@@ -101,7 +102,8 @@ class Backward:
         """Go up until the nearest roots are found, or all of them."""
         self._search()
         lacks = not self._is_namer and not self.notes
-        if lacks and any(self.unexplained(key).native > 0 for key in self.targets):
+        ends = self.targets if self.hits else self.objects
+        if lacks and any(self.unexplained(key).native > 0 for key in ends):
             self._walk_native(from_nodes=True)
             self.parents.clear()
             self.n_dull.clear()
@@ -118,6 +120,7 @@ class Backward:
             level = self._holders_of(level)
             if (depth == 0 or not (level or self.hits)) and self._has_unexplained(below):
                 level += self._untracked(below)
+            level += self._hooked(below)
             depth += 1
         self.exhausted = not level
         self.hits.sort(key=lambda hit: hit.cost)
@@ -135,7 +138,6 @@ class Backward:
         self.frames.clear()
         if self.native is not None and not self._is_namer:
             self.native.found.clear()
-            self.native.links.clear()
         if self._index is not None:
             self._index.objects.clear()
 
@@ -251,9 +253,11 @@ class Backward:
             return
         seeds = native_holders(gc.get_objects()) if from_nodes else tensors_of_python()
         native = self.native = walk(seeds, node_cap())
-        self.ours |= {id(native.found), id(native.references), id(native.links), id(seeds)}
+        self.ours |= {id(native.found), id(native.references), id(seeds)}
+        links = [reference for reference, _ in native.links]
+        native.links.clear()  # they would be holders too; what they hold, the nodes keep alive
         self.native_holders.clear()
-        for reference in (*native.references, *(reference for reference, _ in native.links)):
+        for reference in (*native.references, *links):
             self.native_holders[reference.child].append(reference)
         if not native.complete:
             self.notes.append("the autograd graph is larger than can be walked safely")
@@ -310,6 +314,26 @@ class Backward:
             else:
                 found[id(holder)] = holder
         return found
+
+    def _hooked(self, keys: set[int]) -> list[Any]:
+        """Find the autograd nodes that hold those of some objects that are dictionaries of hooks."""
+        if self._is_namer:
+            return []
+        loose = {key for key in keys if is_hooks(self.objects[key])}
+        if not (loose := {key for key in loose if self.unexplained(key).python > 0}):
+            return []
+        self._walk_native(from_nodes=True)
+        assert self.native is not None  # it has just been walked
+        ownerless = {key for key in loose if not self.parents.get(key)}
+        references, n_graphs = hooks_of_nodes(self.native.found, loose, ownerless)
+        if n_graphs > 1:
+            self.notes.append(
+                f"a hook is in one of {n_graphs} graphs, and torch does not tell which; "
+                "what is shown is the nearest"
+            )
+        nodes = [self._native_object(one.parent) for one in references if self._note(one)]
+        self.objects.update((id(one), one) for one in nodes)
+        return nodes
 
     def _has_unexplained(self, keys: set[int]) -> bool:
         return not self._is_namer and any(

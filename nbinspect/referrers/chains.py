@@ -14,7 +14,7 @@ from torch import nn
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
-from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.native import HOOKS, TENSOR_HOOKS, Reference
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, slots_of
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
@@ -162,8 +162,13 @@ class Narrator:
                     what = "nodes" if reference.slot else "calls"
                     links.append(Link(f"{runs[number] - 4:,} more {what}", "other", ""))
                 continue
+            if step.edge == "hook" and label.context == "hooks" and number + 1 < len(path):
+                continue  # the hook itself is named next
             link = self._link(label, step.edge, reference.child)
-            if not _gives_up(parent, child) or before.context == "read-only":
+            if before.context == "hooks":
+                place = self._reader.place(before, parent, child)
+                link = dataclasses.replace(link, droppable=f"{_shown(before)}[{place}]")
+            elif not _gives_up(parent, child) or before.context == "read-only":
                 link = dataclasses.replace(link, droppable=links[-1].droppable)
             if link.label == links[-1].label:  # a step that has no name adds nothing
                 continue
@@ -196,7 +201,11 @@ class Narrator:
             name = node_name(child)
             text = name if slot == "next" else f"grad_fn {name}"
             return step._replace(label=Label(text))
-        if slot and not slot.startswith(_torch.SCRIPT_MEMBERS):
+        if (
+            slot
+            and slot not in {HOOKS, TENSOR_HOOKS}
+            and not slot.startswith(_torch.SCRIPT_MEMBERS)
+        ):
             shown = {"grad": ".grad", "base": "._base", "array": "the array's tensor"}
             text = ".base" if isinstance_of(child, np.ndarray) else shown.get(slot, slot)
             return step._replace(label=Label(text))
@@ -265,4 +274,5 @@ def _lets_delete(owner: Any) -> bool:
 
 
 def _shown(label: Label) -> str:
-    return f"{label.text}.{label.extra[0]}" if label.context == "hooks" else label.text
+    is_attribute = label.context == "hooks" and label.extra
+    return f"{label.text}.{label.extra[0]}" if is_attribute else label.text

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
@@ -64,6 +64,40 @@ def goes_with(search: Backward, key: int, n_others: int, most_objects: int) -> b
     alive = _spread(below.objects, held)
     below.objects.clear()
     return not search.targets & alive
+
+
+def collector_frees(search: Backward) -> bool:
+    """Say whether ``gc.collect()`` would free the targets of a search that met no root.
+
+    The collector takes what only it sees to be held, by what it takes too. What torch holds from C++
+    stays, and all that hangs on that, unless its holder dies with what was taken.
+    """
+    is_seen: dict[tuple[int, int], bool] = {}
+    for reference in (one for references in search.parents.values() for one in references):
+        pair = reference.parent, reference.child
+        is_seen[pair] = is_seen.get(pair, False) or not reference.slot
+    seen, all_ = defaultdict[int, list[int]](list), defaultdict[int, list[int]](list)
+    n_holders = Counter[int]()
+    for (parent, child), is_python in is_seen.items():
+        all_[parent].append(child)
+        n_holders[child] += 1
+        if is_python:
+            seen[parent].append(child)
+    kept = {child for (_, child), is_python in is_seen.items() if not is_python}
+    todo = list(kept)
+    while todo:
+        new = [child for child in seen[todo.pop()] if child not in kept]
+        kept.update(new)
+        todo += new
+    dead = search.objects.keys() - kept
+    todo = list(dead)
+    while todo:
+        for child in all_[todo.pop()]:
+            n_holders[child] -= 1
+            if not n_holders[child] and child not in dead:
+                dead.add(child)
+                todo.append(child)
+    return search.targets <= dead
 
 
 def _bytes_of(tensors: list[Any]) -> int | None:

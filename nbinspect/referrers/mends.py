@@ -23,6 +23,7 @@ from nbinspect.referrers.spelling import as_code
 
 LONGEST_CODE = 200
 OTHERS = " Other references hold it too: each needs its own."
+HOOK_HOLDERS = {"OrderedDict", "dict", "list", "set", "deque"}  # nodes' own cannot be spelled
 ITEM = re.compile(r"(.+)\[(?:\d+|'[^']*')\]")
 
 
@@ -58,7 +59,10 @@ def mend(chain: Chain, way: Way | None) -> tuple[str, str]:
             return _in_reach(first, *found)
     if not is_assignable(first):
         return _in_reach(first, *_no_code(chain.links[0], way))
-    return _in_reach(first, *_of_holder(chain, way))
+    sentence, code = _in_reach(first, *_of_holder(chain, way))
+    if code and any(link.edge == "hook" for link in chain.links):
+        sentence = f"Take the hook off with its `handle.remove()`. Or: {sentence}"
+    return sentence, code
 
 
 def _as_code(chain: Chain) -> Chain:
@@ -94,7 +98,7 @@ def _of_holder(chain: Chain, way: Way | None) -> tuple[str, str]:
 
 def _in_reach(first: str, sentence: str, code: str) -> tuple[str, str]:
     """See to it that the line can be run where the user is: a library's insides are left alone."""
-    if not code or code.startswith(("import ", "Out.")):
+    if not code or code.startswith(("import ", "from ", "Out.")):
         return sentence, code
     if first.startswith("logging.getLogger("):
         return sentence, f"import logging; {code}"
@@ -104,7 +108,7 @@ def _in_reach(first: str, sentence: str, code: str) -> tuple[str, str]:
     if not is_library and _free_names(code) <= names.keys() | vars(builtins).keys():
         return sentence, code
     module = _module_of(first)
-    if module:
+    if module and notebook.is_users_file(_file_of(module)):
         return sentence, f"import {module}; {code}"
     return f"It goes when {first} lets go of it.", ""
 
@@ -117,14 +121,17 @@ def _free_names(code: str) -> set[str]:
 
 
 def _module_of(name: str) -> str:
-    """Give the user's own module that a name begins with, "" if there is none."""
+    """Give the module with a file that a name begins with, if it is no name of the user's, else ""."""
     parts = name.split(".")
-    for n in range(len(parts) - 1, 0, -1):
-        module = ".".join(parts[:n])
-        file = getattr(sys.modules.get(module), "__file__", None)
-        if isinstance(file, str):
-            return module if notebook.is_users_file(file) else ""
-    return ""
+    if type(notebook.user_namespace().get(parts[0], sys)) is not ModuleType:
+        return ""
+    starts = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
+    return next((module for module in starts if _file_of(module)), "")
+
+
+def _file_of(module: str) -> str:
+    file = getattr(sys.modules.get(module), "__file__", None)
+    return file if isinstance(file, str) else ""
 
 
 def _drop(first: Link, way: Way | None) -> tuple[str, str]:
@@ -147,6 +154,8 @@ def break_cycle(chain: Chain, name: str) -> tuple[str, str]:
             "Break the cycle with `{}`, and use `torch.autograd.grad` where gradients need a graph.",
             f"{name}.grad = None",
         )
+    if any(link.label.startswith("hook ") for link in chain.links):
+        return "A hook closes the cycle: take it off with its `handle.remove()`.", ""
     second = chain.links[1].label if len(chain.links) > 1 else ""
     on_ctx = re.fullmatch(r"grad_fn \w+\.(\w+)", second)
     if on_ctx is None:
@@ -244,11 +253,15 @@ def _suspended(chain: Chain) -> tuple[str, str] | None:
 
 def _hook(chain: Chain) -> tuple[str, str] | None:
     for before, link in zip(chain.links, chain.links[1:], strict=False):
-        if link.label.startswith("hook "):
-            code = (
-                f"{as_code(before.label)}.clear()" if is_assignable(as_code(before.label)) else ""
-            )
-            return "Take the hook off with its `handle.remove()`, or all with `{}`.", code
+        if link.label.startswith("hook ") and before.type_name in HOOK_HOLDERS:
+            code, module = as_code(before.label), _module_of(before.label)
+            if code and module and not notebook.is_users_file(_file_of(module)):
+                name, _, place = link.droppable.removeprefix(f"{module}.").partition("[")
+                one = f"from {module} import {name}; del {name}[{place}"
+                return "Take the hook off with its `handle.remove()`, or with `{}`.", one
+            if code:
+                all_ = f"{code}.clear()"
+                return "Take the hook off with its `handle.remove()`, or all with `{}`.", all_
     return None
 
 

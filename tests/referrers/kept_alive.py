@@ -934,4 +934,122 @@ ARRAYS = [
         edge="ndarray",
     ),
 ]
-CASES = [*TRAINING, *PYTHON, *PLACES, *ARRAYS, *TORCH]
+GRAPH = "y = torch.ones(2, requires_grad=True) * 2\n"
+FUNCTION = """
+class Same(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x): return x * 1
+    @staticmethod
+    def backward(ctx, grad): return grad
+y = Same.apply(torch.ones(2, requires_grad=True))
+"""
+LINEAR = "model = nn.Sequential(nn.Linear(2, 2))\n"
+OPTIMIZER = "optimizer = torch.optim.SGD([torch.ones(2, requires_grad=True)], 0.1)\n"
+HOOKS_OF_TORCH = {
+    "a node": (
+        GRAPH + "y.grad_fn.register_hook(lambda a, b, h=h: None); loss = y.sum(); del y",
+        "loss -> grad_fn SumBackward0 -> MulBackward0 -> hook <lambda> on MulBackward0",
+    ),
+    "before a node": (
+        GRAPH + "y.grad_fn.register_prehook(lambda a, h=h: None)",
+        "y -> grad_fn MulBackward0 -> hook <lambda> on grad_fn MulBackward0",
+    ),
+    "one of many graphs' nodes": (
+        (
+            "losses = []\nfor n in range(3):\n    y = torch.ones(2, requires_grad=True) * 2\n"
+            "    if n == 1: y.grad_fn.register_hook(lambda a, b, h=h: None)\n"
+            "    losses.append(y.sum())\ndel y"
+        ),
+        "losses[1] -> grad_fn SumBackward0 -> MulBackward0 -> hook <lambda> on MulBackward0",
+    ),
+    "a tensor that is gone": (
+        GRAPH + "y.register_hook(lambda g, h=h: None); loss = y.sum(); del y",
+        "loss -> grad_fn SumBackward0 -> hook <lambda> on a tensor behind grad_fn SumBackward0",
+    ),
+    "a node alone": (
+        GRAPH + "y.grad_fn.register_hook(lambda a, b, h=h: None); n = y.grad_fn; del y",
+        "n -> hook <lambda> on n, default argument 'h'",
+    ),
+    "a node of a function of the user's": (
+        FUNCTION + "y.grad_fn.register_hook(lambda a, b, h=h: None); loss = y.sum(); del y",
+        "loss -> grad_fn SumBackward0 -> SameBackward -> hook <lambda> on SameBackward",
+    ),
+    "the node of a leaf": (
+        (
+            "w = torch.ones(2, requires_grad=True); loss = (w * 2).sum()\n"
+            "node = loss.grad_fn.next_functions[0][0].next_functions[0][0]\n"
+            "node.register_prehook(lambda a, h=h: None); del node"
+        ),
+        "AccumulateGrad -> hook <lambda> on AccumulateGrad",
+    ),
+    "a module's backward pass": (
+        LINEAR + "model.register_full_backward_hook(lambda m, i, o, h=h: None)\n"
+        "out = model(torch.ones(1, 2, requires_grad=True)); del model",
+        "out -> grad_fn BackwardHookFunctionBackward -> hook hook on grad_fn",
+    ),
+    "several tensors": (
+        (
+            "a, b = (n * torch.ones(2, requires_grad=True) for n in range(2))\n"
+            "torch.autograd.graph.register_multi_grad_hook((a, b), lambda gs, h=h: None)\n"
+            "loss = (a + b).sum(); del a, b"
+        ),
+        "loss -> grad_fn SumBackward0 -> hook inner_hook on a tensor behind grad_fn SumBackward0",
+    ),
+    "any of several tensors": (
+        (
+            "a = torch.ones(2, requires_grad=True)\n"
+            "torch.autograd.graph.register_multi_grad_hook((a,), lambda g, h=h: None, mode='any')"
+        ),
+        "a._backward_hooks -> hook <lambda> on a",
+    ),
+    "a gradient that was added": (
+        LINEAR + "model[0].weight.register_post_accumulate_grad_hook(lambda p, h=h: None)",
+        "model.0.weight._post_accumulate_grad_hooks -> hook <lambda> on model.0.weight",
+    ),
+    "unpacking": (
+        (
+            "with torch.autograd.graph.saved_tensors_hooks(lambda t: 1, lambda _, h=h: h):\n"
+            "    loss = torch.ones(2, requires_grad=True).exp().sum()"
+        ),
+        "loss -> grad_fn SumBackward0 -> ExpBackward0 -> unpack hook, default argument 'h'",
+    ),
+    "keyword arguments": (
+        LINEAR + "model[0].register_forward_hook(lambda m, i, k, o, h=h: None, with_kwargs=True)",
+        "model.0._forward_hooks -> hook <lambda> on model.0",
+    ),
+    "a module's state": (
+        LINEAR + "model.register_state_dict_post_hook(lambda m, s, p, l, h=h: None)",
+        "model._state_dict_hooks -> hook <lambda> on model",
+    ),
+    "loading a module's state": (
+        LINEAR + "model.register_load_state_dict_pre_hook(lambda *a, h=h: None)",
+        "model._load_state_dict_pre_hooks -> hook _WrappedHook on model",
+    ),
+    "an optimizer's step": (
+        OPTIMIZER + "optimizer.register_step_post_hook(lambda o, a, k, h=h: None)",
+        "optimizer._optimizer_step_post_hooks -> hook <lambda> on optimizer",
+    ),
+    "an optimizer's state": (
+        OPTIMIZER + "optimizer.register_load_state_dict_pre_hook(lambda o, s, h=h: None)",
+        "optimizer._optimizer_load_state_dict_pre_hooks -> hook <lambda> on optimizer",
+    ),
+    "all optimizers": (
+        (
+            "from torch.optim.optimizer import register_optimizer_step_post_hook as register\n"
+            "register(lambda o, a, k, h=h: None)"
+        ),
+        "torch.optim.optimizer._global_optimizer_post_hooks -> hook <lambda> on torch.optim",
+    ),
+    "all modules": (
+        "nn.modules.module.register_module_forward_hook(lambda m, i, o, h=h: None)",
+        "torch.nn.modules.module._global_forward_hooks -> hook <lambda> on torch.nn.modules",
+    ),
+    "all parameters": (
+        "nn.modules.module.register_module_parameter_registration_hook(lambda m, n, p, h=h: None)",
+        "torch.nn.modules.module._global_parameter_registration_hooks -> hook <lambda> on torch.nn",
+    ),
+}
+HOOKS = [
+    _placed(f"a hook on {what}", code, label) for what, (code, label) in HOOKS_OF_TORCH.items()
+]
+CASES = [*TRAINING, *PYTHON, *PLACES, *ARRAYS, *HOOKS, *TORCH]

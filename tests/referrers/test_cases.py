@@ -153,24 +153,77 @@ def test_bytes_of_a_cycle_are_said(asker: Asker) -> None:
     assert "600 B" in asker.ask(code).text
 
 
-@pytest.mark.parametrize(
-    ("code", "names"),
-    [
-        ("import atexit, functools\natexit.register(functools.partial(len, h))", "partial.args[0]"),
-        (
-            "y = torch.ones(1, requires_grad=True) * 2; y.grad_fn.register_hook(lambda a, b, h=h: h)",
-            "default argument 'h'",
-        ),
-    ],
-    ids=["atexit", "a node's hook"],
-)
-def test_a_way_up_that_ends_out_of_sight(asker: Asker, code: str, names: str) -> None:
-    found = asker.ask(f"{H}{code}\ndel h", mends=0)
+def test_a_way_up_that_ends_out_of_sight(asker: Asker) -> None:
+    code = "import atexit, functools\natexit.register(functools.partial(len, h))\ndel h"
+    found = asker.ask(H + code, mends=0)
     assert found.error == ""
-    assert found.chains()[0].startswith("unnamed ")
-    assert names in found.chains()[0]
+    assert found.chains()[0].startswith("unnamed partial.args[0]")
     assert not found.report["complete"]
     assert "is not visible to gc" in found.report["verdict"]
+
+
+def test_a_hook_on_a_tensor_that_is_gone_and_several_graphs(asker: Asker) -> None:
+    code = """
+losses = []
+for n in range(3):
+    y = torch.ones(2, requires_grad=True) * 2
+    y.register_hook(lambda g, h=h if n == 1 else None: None)
+    losses.append(y.sum())
+del y, h
+"""
+    found = asker.ask(H + code)
+    assert found.error == ""
+    assert found.chains()[0].startswith("losses[")
+    assert "hook <lambda> on a tensor behind" in found.chains()[0]
+    assert not found.report["complete"]
+    assert "torch does not tell which" in found.text
+    assert found.ran == ["losses[:] = [one.detach() for one in losses]"]
+    assert not found.alive
+
+
+CLOSED_BY_C = {
+    "a packed output": """
+with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t, h=h: t):
+    torch.ones(2, requires_grad=True).exp()
+del h
+""",
+    "a hook of several leaves": """
+a, b = torch.ones(2, requires_grad=True), torch.ones(2, requires_grad=True)
+torch.autograd.graph.register_multi_grad_hook((a, b), lambda gs, h=h: None)
+del a, b, h
+""",
+}
+
+
+@pytest.mark.parametrize("code", CLOSED_BY_C.values(), ids=CLOSED_BY_C)
+def test_a_cycle_that_python_sees_in_part(asker: Asker, code: str) -> None:
+    found = asker.ask(H + code)
+    assert found.error == ""
+    assert found.report["uncollectable"], found.text
+    assert not found.report["collectable"]
+    assert found.report["complete"]
+    assert found.alive
+
+
+def test_looking_for_hooks_changes_none(asker: Asker) -> None:
+    code = """
+from torch.autograd.function import Function
+x = torch.ones(2, requires_grad=True)
+y = x * 2
+y.grad_fn.register_hook(lambda a, b, h=h: facts.append(len(a)))
+y.grad_fn.register_prehook(lambda a: facts.append("before"))
+loss = y.exp().sum()
+del y, h
+"""
+    found = asker.ask(
+        H + code, "(probe(), facts.append('_register_hook' in vars(Function)))[0]", mends=0
+    )
+    assert found.error == ""
+    assert found.facts == [False] * 3
+    after = "import nbinspect; nbinspect.refchain(probe()); loss.backward(); facts.append(x.grad[0].item())"
+    found = asker.ask(H + code + after, mends=0)
+    assert found.facts[:2] == ["before", 2]
+    assert found.facts[2] > 14
 
 
 def test_an_object_that_holds_itself(asker: Asker) -> None:
