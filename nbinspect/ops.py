@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 import weakref
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from types import CodeType, FrameType
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from nbinspect import _torch, notebook
+from nbinspect.formulas import Formulas
 
 Subscriber = Callable[[Any, tuple[Any, ...], dict[str, Any], Any], None]
 """Called as ``subscriber(func, args, kwargs, result)`` after each operation."""
@@ -35,6 +37,7 @@ class _Mode(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]  # torch has not typed it
         self._subscriber = subscriber
         self._before = before
+        self.formulas = Formulas(self, subscriber)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -61,6 +64,7 @@ class _Mode(TorchDispatchMode):
             else:
                 result = func(*args, **kwargs)
             self._subscriber(func, args, kwargs, result)
+            self.formulas.follow(func, result)
             return result
         finally:
             _torch.pause_compiler(compiler)
@@ -169,24 +173,29 @@ class OpStream:
         self, subscriber: Subscriber, *, before: Before | None = None, eager: bool = False
     ) -> None:
         self._mode = (_EagerMode if eager else _Mode)(subscriber, before)
+        self._undo = ExitStack()
 
     def __enter__(self) -> OpStream:
-        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not typed it
+        with ExitStack() as undo:
+            self._mode.formulas.watch(undo)
+            undo.callback(self.pause)
+            self.resume()
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(self, *error: object) -> None:
+        self._undo.close()
+
+    def pause(self) -> None:
+        """Hear nothing for a while.
+
+        Cost: 1 µs.
+        """
         _torch.leave_mode(self._mode)
 
-    def step_aside(self) -> bool:
-        """Leave the stack for the autograd node that is about to run; say whether it was there.
-
-        torch itself puts it back if that node raises.
-        """
-        return _torch.take_off(self._mode)
-
-    def come_back(self) -> None:
-        """Return from `step_aside`."""
-        _torch.put_on(self._mode)
+    def resume(self) -> None:
+        """Hear again."""
+        self._mode.__enter__()  # type: ignore[no-untyped-call]  # torch has not typed it
 
 
 def user_site(frame: FrameType | None) -> Site:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, NamedTuple
 
@@ -33,6 +33,18 @@ class Storage(NamedTuple):
 def is_tensor(value: object) -> bool:
     """Say whether `value` is a tensor, without `isinstance`, which calls properties."""
     return issubclass(type(value), torch.Tensor)
+
+
+def tensors_in(value: object) -> Iterator[torch.Tensor]:
+    """Yield the tensors among an operation's arguments or results."""
+    if is_tensor(value):
+        yield value  # type: ignore[misc]  # `is_tensor` says so
+    elif type(value) in {tuple, list}:
+        for one in value:  # type: ignore[attr-defined]
+            yield from tensors_in(one)
+    elif type(value) is dict:
+        for one in value.values():
+            yield from tensors_in(one)
 
 
 def is_node(value: object) -> bool:

@@ -75,7 +75,8 @@ class Seen:
     def limit(self) -> float:
         """The largest number that the result's type can hold."""
         dtype = self.dtype
-        return torch.finfo(dtype).max if dtype.is_floating_point else math.inf
+        holds_inf = dtype.is_floating_point or dtype.is_complex
+        return torch.finfo(dtype).max if holds_inf else math.inf
 
     @property
     def dtype(self) -> torch.dtype:
@@ -123,6 +124,8 @@ def _rules(event: Event) -> tuple[Rule, ...]:
     if event.node is not None:
         family = event.node.rstrip("0123456789").removesuffix("Backward").lower()
         found = rules_backward.RULES.get(family, ())
+        if event.ran is not None:  # no line of the user's says what is divided here
+            found += rules_backward.INSIDE
     return (*found, *rules_forward.RULES.get(event.base, ()), *rules_forward.ANY)
 
 
@@ -137,8 +140,14 @@ def _leaf(seen: Seen) -> Cause:
     if event.n_bad:
         start += f": {event.n_bad:,} of {event.n_values:,} values{at_index(event.at)}"
     if event.place == "buffer":
+        made = f"it was averaged from a batch that held {values}, or loaded so."
+        if event.where is not None:
+            made = (
+                f"a batch since the last backward pass wrote it, whose own loss was not used. The "
+                f"batch that is running now writes it too, and no {values}."
+            )
         return Cause(
-            f"{what} holds {values}: it was averaged from a batch that held {values}, or loaded so.",
+            f"{what} holds {values}: {made}",
             "reset it, e.g. module.reset_running_stats(), and check each batch before the forward pass",
             certain=True,
         )
@@ -198,7 +207,11 @@ def _literal(seen: Seen) -> Cause:
             "find where that number comes from, or skip the step: math.isfinite(number)",
             certain=True,
         )
-    return Cause(f"{text}, and nothing takes it away again before it counts.", "", certain=True)
+    return Cause(
+        f"{text}, and nothing takes it away again before it counts.",
+        "write a finite number, e.g. torch.finfo(x.dtype).max, or leave those entries out",
+        certain=True,
+    )
 
 
 def _only_seen(seen: Seen) -> Cause:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 import torch
 
 from nbinspect import _torch
-from nbinspect.tensors import is_tensor, is_wrapper
+from nbinspect.tensors import is_wrapper
 
 # A sum overflows on healthy values in these, so the filter adds them up in float32.
 WIDE = frozenset({torch.float32, torch.float64})
@@ -166,15 +166,3 @@ def _adds_up(tensor: torch.Tensor) -> bool:
     """Say whether a fused kernel can take the norm of a tensor."""
     dense = tensor.layout is torch.strided and not (is_wrapper(tensor) or tensor.is_nested)
     return dense and tensor.dtype not in _ODD and can_be_bad(tensor) and tensor.numel() > 0
-
-
-def tensors_in(value: object) -> Iterator[torch.Tensor]:
-    """Yield the tensors among an operation's arguments or results."""
-    if is_tensor(value):
-        yield value  # type: ignore[misc]  # `is_tensor` says so
-    elif type(value) in {tuple, list}:
-        for one in value:  # type: ignore[attr-defined]
-            yield from tensors_in(one)
-    elif type(value) is dict:
-        for one in value.values():
-            yield from tensors_in(one)

@@ -125,6 +125,10 @@ class Circumstances(NamedTuple):
         )  # fmt: skip
 
 
+# An infinity that is written or added stands for something; nobody means to multiply by one.
+_SCALES = frozenset({"mul", "div", "true_divide", "pow"})
+
+
 def judged(seen: Circumstances, sources: Sequence[tuple[Event, bool]], *, shows_nan: bool) -> Event:
     """Say what an operation with a bad result did.
 
@@ -155,7 +159,7 @@ def _without_sources(seen: Circumstances, *, shows_nan: bool) -> Event:
         return seen.event("inf_to_nan")
     if has_nan and seen.last_number is not None:
         return seen.event("passed", parents=(seen.last_number,))
-    return seen.event("literal", meant=True)
+    return seen.event("literal", meant=seen.plan.base not in _SCALES)
 
 
 def unseen(op: str, phase: str, *, step: int, index: int, spot: Spot = NOWHERE) -> Event:

@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 from torch.optim import Optimizer
 
 from nbinspect import _torch, notebook
+from nbinspect.numerics.buffers import Buffers
 from nbinspect.numerics.causes import Cause, explain
 from nbinspect.numerics.check import bad_ones, can_be_bad, flags
 from nbinspect.numerics.events import Event
 from nbinspect.numerics.flow import Flow, is_mask
 from nbinspect.numerics.naming import Names
 from nbinspect.numerics.operands import first_bad
-from nbinspect.numerics.pinned import Buffer
+from nbinspect.numerics.pinned import slot
 from nbinspect.numerics.records import REACHES, Link, NanFinding, NanReport, Reached
 from nbinspect.numerics.replay import Outcome
 from nbinspect.numerics.sites import NOWHERE, spot
@@ -32,10 +32,8 @@ from nbinspect.tensors import describe
 _MOST_LOSSES = 200
 _MOST_ABSORBED = 50
 _MOST_NAMES = 64
+_PHASE_OF = {"loss": "forward", "grad": "backward", "parameter": "optimizer"}
 _MANY_SKIPS = 15  # a scale of 2**16 is 2 after so many
-
-
-_Buffer = tuple[weakref.ref[nn.Module], str, str]  # its module, its name there, its whole name
 
 
 class Bad(NamedTuple):
@@ -44,7 +42,7 @@ class Bad(NamedTuple):
     Attributes:
         place: loss, grad, parameter or buffer.
         tensor: the tensor itself.
-        key: id of the tensor or, of a gradient, of the leaf.
+        key: id of the tensor; of a gradient, of the leaf; of a buffer, its `slot`.
         name: the user's name of it.
         n_of: how many tensors of that place were looked at.
     """
@@ -78,6 +76,8 @@ class Findings:
         last_skipped: whether the last step was one of them.
         losses: (step, value) of the last backward passes.
         notes: what the reader must know.
+        buffers: those of the user's modules.
+        ended: whether the watched code has; no line of it runs any longer.
     """
 
     def __init__(self, flow: Flow) -> None:
@@ -85,6 +85,7 @@ class Findings:
         self.n_backwards = 0
         self.skipped_steps = 0
         self.last_skipped = False
+        self.ended = False
         self._skips_in_a_row = 0
         self.losses: deque[tuple[int, float]] = deque(maxlen=_MOST_LOSSES)
         self.notes: dict[str, None] = {}
@@ -94,10 +95,11 @@ class Findings:
         self._untold: dict[tuple[Any, ...], Cause] = {}  # why an operation is unknown
         self._of_loss: _Case | None = None  # the case of the loss whose backward ran last
         self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
+        self._bad_grads: set[int] = set()  # parameters whose gradient was bad before
+        self._told: set[int] = set()  # buffers that need no replay any more, by their `slot`
         self._old: dict[int, int] = {}  # versions of what was bad before
         self._were_good: list[weakref.ref[torch.Tensor]] = []
-        self._buffers: dict[tuple[int, str], _Buffer] = {}
-        self._n_looks = 0  # at the buffers
+        self.buffers = Buffers(flow.modules)
 
     def __len__(self) -> int:
         return len(self._cases)
@@ -145,7 +147,7 @@ class Findings:
         made = []
         for one in found:
             owner = owners[id(one)]
-            name = names.gradient(owner) if grads else names(owner) or self._old_name(place, one)
+            name = names.gradient(owner) if grads else names(owner) or self._other_name(place, one)
             made.append(Bad(place, one, id(owner), name, len(owners)))
         return made
 
@@ -154,15 +156,36 @@ class Findings:
 
         One that was bad before the watch began, and that nothing has read since, is no news.
         """
-        found = [one for one in self._float_buffers() if self._is_news(one)]
-        meant = {id(one) for one in bad_ones(found) if not flags(one)[0] and is_mask(one)}
-        return self.bad("buffer", [one for one in found if id(one) not in meant])
+        here = [one for one in self.buffers.here() if can_be_bad(one.tensor)]
+        slots = {id(one.tensor): slot(one) for one in here}
+        news = [one for one in here if self._is_news(one.tensor) and slot(one) not in self._told]
+        found = self.bad("buffer", [one.tensor for one in news])
+        return [
+            one._replace(key=slots[id(one.tensor)])
+            for one in found
+            if self.buffers.was_good(one.tensor) or not self._is_meant(one.tensor)
+        ]
+
+    def _is_meant(self, buffer: torch.Tensor, event: Event | None = None) -> bool:
+        """Say whether a buffer with infinities is a mask or a best value so far."""
+        event = event or self._flow.event_of(buffer)
+        if event is not None and not event.origin.meant:
+            return False
+        return not flags(buffer)[0] and is_mask(buffer)
+
+    def _other_name(self, place: str, tensor: torch.Tensor) -> str:
+        name = self.buffers.name(tensor) if place == "buffer" else ""
+        return name or (place if place == "loss" else f"a {place} of {describe(tensor)}")
 
     def note_start(self) -> None:
         """Remember which buffers and parameters are bad already, and which parameters are not."""
         seen = _parameters_in_sight()
-        bad = bad_ones((*self._float_buffers(), *seen))
+        buffers = [one.tensor for one in self.buffers.here() if can_be_bad(one.tensor)]
+        bad = bad_ones((*buffers, *seen))
         self._old = {id(one): _torch.version(one) for one in bad}
+        owners = {id(one.grad): id(one) for one in seen if one.grad is not None}
+        graded = [one.grad for one in seen if one.grad is not None]
+        self._bad_grads = {owners[id(one)] for one in bad_ones(graded)}
         self._were_good = [weakref.ref(one) for one in seen if id(one) not in self._old]
 
     def bad_parameters(self, tensors: list[torch.Tensor], *, written: bool) -> list[Bad]:
@@ -188,36 +211,6 @@ class Findings:
         """Look at all parameters that were good at the start, also those that nothing trains."""
         here = [one for ref in self._were_good if (one := ref()) is not None]
         return self.bad("parameter", here)
-
-    def _float_buffers(self) -> list[torch.Tensor]:
-        return [one.tensor for one in self.buffers() if can_be_bad(one.tensor)]
-
-    def buffers(self) -> list[Buffer]:
-        """Give the buffers of the modules that the user has names for."""
-        self._n_looks += 1
-        if not self._buffers and not self._n_looks & (self._n_looks - 1):  # ever more rarely
-            self.learn_buffers()
-        found = []
-        for ref, name, _ in self._buffers.values():
-            module = ref()
-            owner = {} if module is None else module._buffers  # noqa: SLF001 - no property is run
-            value = owner.get(name)
-            if value is not None:
-                found.append(Buffer(owner, name, value))
-        return found
-
-    def learn_buffers(self) -> None:
-        """Look for modules that have names now."""
-        for ref, name, full_name in _buffers_in_sight(self._flow.modules.named()):
-            self._buffers.setdefault((id(ref()), name), (ref, name, full_name))
-
-    def _old_name(self, place: str, tensor: torch.Tensor) -> str:
-        """Name a buffer as it was called when it was met, since its owner's name may be gone."""
-        for ref, name, full_name in self._buffers.values() if place == "buffer" else ():
-            module = ref()
-            if module is not None and module._buffers.get(name) is tensor:  # noqa: SLF001 - no property is run
-                return full_name
-        return _plain_name(place, tensor)
 
     def look_at_size(self, leaves: list[torch.Tensor], most: float) -> None:
         """Note gradients whose norm is above `most`; the values themselves may be finite."""
@@ -276,10 +269,15 @@ class Findings:
         unseen: dict[str, Event] = {}
         for one in found:
             event = self._event(one, outcome)
+            if one.place == "buffer":
+                if not self._flow.n_ops:
+                    self._told.add(one.key)
+                if self._is_meant(one.tensor, event):
+                    continue
             if event is None and one.place != "buffer":
                 event = self._known_in_step()
             if event is None:
-                event = unseen.get(one.place) or self._unseen(one, optimizer)
+                event = unseen.get(one.place) or self._unseen(one, optimizer, outcome)
                 unseen[one.place] = event
                 if outcome is not None:
                     self._untold[event.key] = _why_unknown(outcome)
@@ -323,15 +321,15 @@ class Findings:
             self._fresh.append(case)
         return case
 
-    def _unseen(self, bad: Bad, optimizer: Optimizer | None) -> Event:
+    def _unseen(self, bad: Bad, optimizer: Optimizer | None, outcome: Outcome | None) -> Event:
         """Stand in for what no operation was seen to make."""
         never_written = optimizer is None and self._flow.n_ops > 0
         is_leaf = bad.place == "buffer" or (bad.place == "parameter" and never_written)
-        phase = "leaf" if is_leaf else "backward" if bad.place == "grad" else "forward"
-        if optimizer is not None and not is_leaf:
-            phase = "optimizer"
-        where = NOWHERE if is_leaf else spot(sys._getframe())
-        op = "leaf" if is_leaf else "unknown"
+        is_leaf = is_leaf or (bad.place == "grad" and bad.key in self._bad_grads)
+        op, phase = ("leaf", "leaf") if is_leaf else ("unknown", _PHASE_OF[bad.place])
+        where = NOWHERE if is_leaf or self.ended else spot(sys._getframe())
+        if is_leaf and outcome is not None:
+            where = outcome.writers.get(bad.key, where)
         event = self._flow.unseen(bad.tensor, op, phase, bad.name, where)
         event.at, event.n_bad = first_bad(bad.tensor)
         event.place = bad.place
@@ -488,30 +486,10 @@ def _chain(origin: Event, last: Event, end: str) -> Iterator[Link]:
     yield Link("reached", end, last.phase, None, None, "", shows(last))
 
 
-def _plain_name(place: str, tensor: torch.Tensor) -> str:
-    return place if place == "loss" else f"a {place} of {describe(tensor)}"
-
-
 def _parameters_in_sight() -> list[torch.Tensor]:
     names = Names()
     try:
         found = {id(one): one for module in names.modules for one in module.parameters()}
         return [one for one in found.values() if can_be_bad(one)]
-    finally:
-        names.close()
-
-
-def _buffers_in_sight(ran: list[tuple[nn.Module, str]]) -> Iterator[_Buffer]:
-    """Yield the buffers of the modules that have names, and of those that were seen to run."""
-    names = Names()
-    try:
-        modules = {id(one): one for module in names.modules for one in module.modules()}
-        own_names = {id(one): name for one, name in ran}
-        modules.update((id(one), one) for one, _ in ran)
-        for one in modules.values():
-            for name, value in one._buffers.items():  # noqa: SLF001 - what `buffers()` reads
-                if value is not None:
-                    own = own_names.get(id(one), "")
-                    yield weakref.ref(one), name, names(value) or (f"{own}.{name}" if own else "")
     finally:
         names.close()

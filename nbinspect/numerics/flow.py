@@ -18,15 +18,15 @@ from typing import Any, NamedTuple
 import torch
 
 from nbinspect import _torch
-from nbinspect.numerics.check import PLAIN, WIDE, can_be_bad, dense_parts, flags, is_bad, tensors_in
+from nbinspect.numerics.check import PLAIN, WIDE, can_be_bad, dense_parts, flags, is_bad
 from nbinspect.numerics.deferred import Deferred
 from nbinspect.numerics.events import Circumstances, Event, Place, judged, numbers_in, unseen
-from nbinspect.numerics.formulas import Formulas
 from nbinspect.numerics.operands import first_bad, operand, operands
 from nbinspect.numerics.phrasing import labelled
 from nbinspect.numerics.plans import Plan, plan, written_values
 from nbinspect.numerics.sites import NOWHERE, ForwardSites, Spot, runs_users_code, spot
 from nbinspect.ops import ModuleNames, OpStream
+from nbinspect.tensors import tensors_in
 
 _DEPTH = 2  # from a subscriber up to the dispatch mode
 _MOST_DETAILS = 200  # of a step, described value by value
@@ -93,6 +93,7 @@ class Flow:
         counts: how often each key was met.
         modules: names of modules.
         defers: whether there is a device whose values are looked at later.
+        writers: the last line that wrote to each of the tensors of `note_writes_to`, by id.
         failed: what went wrong in here, "" for nothing; then no more is looked at.
     """
 
@@ -111,8 +112,8 @@ class Flow:
         self.counts: dict[tuple[Any, ...], int] = {}
         self.modules = ModuleNames()
         self.sites = ForwardSites()
+        self.writers: dict[int, Spot | None] = {}
         self.failed = ""
-        self._formulas = Formulas(self)
         self._name_of = name_of
         self._waits_for = waits_for
         devices = map(torch.device, (*_torch.accelerators(), "cpu"))
@@ -133,7 +134,6 @@ class Flow:
         self._n_details = 0
         self._open.clear()
         self.sites.next_step()
-        self._formulas.forget_old()
         self._tainted = {key: one for key, one in self._tainted.items() if one() is not None}
 
     def stream(self, *, eager: bool = False) -> OpStream:
@@ -142,21 +142,14 @@ class Flow:
         Args:
             eager: run compiled functions eagerly.
         """
-        made = OpStream(self, before=self.before, eager=eager)
-        self._formulas.stream = made
-        return made
+        return OpStream(self, before=self.before, eager=eager)
 
-    def backward_begins(self) -> None:
-        """Prepare for the nodes of the last operations."""
-        self._formulas.adopt()
-
-    def end_stream(self) -> None:
-        """Leave nothing on the user's autograd graph."""
-        self._formulas.release()
+    def note_writes_to(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Note which lines write to these from now on."""
+        self.writers = dict.fromkeys(map(id, tensors))
 
     def close(self) -> None:
         """Hold nothing any longer but what the report is made of."""
-        self.end_stream()
         self._tainted.clear()
         self._before.clear()
         self._leaves.clear()
@@ -184,14 +177,10 @@ class Flow:
         try:
             self.n_ops += 1
             seen = self._next[1] if self._next[0] is func else plan(func)
-            if seen.by_two_ways or self._formulas.fresh:
-                self._formulas.follow(result if seen.by_two_ways else None)
             number = _torch.next_sequence_number()
             if number != self.sites.last:
                 self._note_forward(number, args)
-            if seen.skip and "empty" in seen.base:
-                self._deferred.forget(tensors_in(result))
-            if seen.skip or (seen.tame and self.in_optimizer and self.trusts_optimizer):
+            if self._needs_no_look(seen, args, kwargs, result):
                 return
             if seen.reads_number:
                 self._note_number(args[0], result)
@@ -207,6 +196,15 @@ class Flow:
                 self._before = []
         except Exception as error:
             self.failed = own_failure(error)
+
+    def _needs_no_look(
+        self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> bool:
+        if self.writers and seen.written:
+            self._note_writes(written_values(seen, args, kwargs))
+        if seen.skip and self.defers and "empty" in seen.base:
+            self._deferred.forget(tensors_in(result))
+        return seen.skip or (seen.tame and self.in_optimizer and self.trusts_optimizer)
 
     def _is_deferred(
         self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
@@ -255,6 +253,11 @@ class Flow:
         for one in args:
             if type(one) in PLAIN and one.requires_grad and one.is_leaf:
                 self.know_leaf(one)
+
+    def _note_writes(self, written: list[Any]) -> None:
+        for one in tensors_in(written):
+            if id(one) in self.writers:
+                self.writers[id(one)] = spot(sys._getframe(_DEPTH + 2))
 
     def know_leaf(self, leaf: torch.Tensor) -> None:
         """Take a leaf whose gradient counts; holds it weakly."""
@@ -320,6 +323,8 @@ class Flow:
         sources = self._sources(call, place)
         event = self._classified(call, bad, sources, place)
         event.shows_nan, event.shows_inf = shows_nan, shows_inf
+        if place.phase == "optimizer":
+            self.trusts_optimizer = False  # from here on operations are given what is bad
         if event.origin is event:
             event = self._add_origin(event, call, bad)
         elif event.depth > _MOST_LINKS:
@@ -370,6 +375,8 @@ class Flow:
         found, met = [], set()
         for one in call.tensors():
             if id(one) in met or not can_be_bad(one):
+                continue
+            if call.plan.overwrites and id(one) in overwritten:
                 continue
             met.add(id(one))
             known = self.event_of(one)

@@ -73,6 +73,8 @@ class Names:
         self.modules.append(module)
         for path, one in module.named_parameters():
             self._note(f"{name}.{path}", one)
+            if type(one) is nn.Parameter and one.grad is not None:
+                self._note(f"{name}.{path}.grad", one.grad)
         for path, buffer in module.named_buffers():
             self._note(f"{name}.{path}", buffer)
 

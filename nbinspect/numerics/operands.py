@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from nbinspect.blocks import Unavailable
-from nbinspect.numerics.check import can_be_bad, dense_parts, tensors_in
+from nbinspect.numerics.check import can_be_bad, dense_parts
 from nbinspect.numerics.records import Operand
-from nbinspect.tensors import describe, is_tensor
+from nbinspect.tensors import describe, is_tensor, tensors_in
 
 Index = tuple[int, ...]
 _OVERWRITTEN = Unavailable("overwritten by the operation itself")

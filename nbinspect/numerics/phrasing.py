@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import io
 import math
+import re
 import tokenize
 
 from nbinspect.blocks import Code, Span
@@ -57,6 +58,12 @@ def name_of(operand: Operand) -> str:
     if operand.label in _WORDS:
         return f"the {operand.label}"
     return f"`{operand.words}`"
+
+
+def function_name(node: str) -> str:
+    """Give the forward operation of an autograd node: ``sqrt`` for ``SqrtBackward0``."""
+    name, found, _ = node.partition("Backward")
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() if found else ""
 
 
 _DIVISION = {"self": "dividend", "other": "divisor"}

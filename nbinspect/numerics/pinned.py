@@ -15,6 +15,7 @@ import torch
 from torch.optim import Optimizer
 
 from nbinspect import _torch, notebook
+from nbinspect.numerics.check import can_be_bad, is_bad
 from nbinspect.numerics.random_state import RandomState
 from nbinspect.numerics.surroundings import Surroundings
 from nbinspect.numerics.turn import SideEffectError
@@ -28,6 +29,11 @@ class Buffer(NamedTuple):
     owner: dict[str, Any]
     name: str
     tensor: torch.Tensor
+
+
+def slot(buffer: Buffer) -> int:
+    """Give a number for where a buffer is kept, whichever tensor is there."""
+    return hash((id(buffer.owner), buffer.name))
 
 
 class Pinned:
@@ -48,6 +54,13 @@ class Pinned:
         self._kept = [
             _torch.in_a_row([one.tensor for one in row]).detach() for row in self._rows.values()
         ]
+
+    def add_finite(self, buffers: Iterable[Buffer]) -> None:
+        """Take those that it lacks as they are, with 0 for what is not finite: the best guess."""
+        known = {slot(one) for one, _ in self._copies()}
+        for one in buffers:
+            if slot(one) not in known and can_be_bad(one.tensor) and is_bad(one.tensor):
+                self._others.append((one, torch.nan_to_num(one.tensor.detach(), 0.0, 0.0, 0.0)))
 
     def restore(self) -> None:
         """Put all of it back."""

@@ -26,16 +26,14 @@ _MOVES_ONLY = frozenset(
 # In an optimizer these get averages, squares and decays of finite values, of which they cannot
 # make a NaN or Inf; they are half of its work.
 _STAYS_IN_RANGE = frozenset({"lerp", "mul", "sqrt", "maximum", "neg", "zero"})
-# See `formulas`.
-_BY_TWO_WAYS = frozenset(
+READS_NUMBER = "_local_scalar_dense"
+# They write without reading what was there; so does everything that is given `out=`.
+_OVERWRITES = frozenset(
     {
-        "aten.prod.default", "aten.prod.dim_int", "aten.cumprod.default", "aten.cumprod_.default",
-        "aten.max.default", "aten.min.default", "aten.median.default", "aten.nanmedian.default",
-        "aten.masked_fill.Tensor", "aten.masked_fill_.Tensor", "aten.linalg_eig.default",
-        "aten._linalg_eigh.default",
+        "copy", "fill", "zero", "normal", "uniform", "bernoulli", "exponential", "random",
+        "geometric", "log_normal", "cauchy",
     }
 )  # fmt: skip
-READS_NUMBER = "_local_scalar_dense"
 
 
 class Plan(NamedTuple):
@@ -50,7 +48,7 @@ class Plan(NamedTuple):
         pointwise: each value of its result comes from the values at the same place.
         reads_number: gives a Python number.
         tame: makes nothing bad of what an optimizer gives it.
-        by_two_ways: its backward is another one under a dispatch mode.
+        overwrites: what it writes to is not read.
     """
 
     op: str
@@ -61,7 +59,7 @@ class Plan(NamedTuple):
     pointwise: bool
     reads_number: bool
     tame: bool
-    by_two_ways: bool
+    overwrites: bool
 
 
 @lru_cache(maxsize=4096)
@@ -71,7 +69,7 @@ def plan(func: Any) -> Plan:
     name = op.rpartition(".")[2]
     schema = getattr(func, "_schema", None)
     arguments = list(schema.arguments) if schema is not None else []
-    written = [(i, one.name) for i, one in enumerate(arguments) if _is_written(one)]
+    written = [(i, one.name) for i, one in enumerate(arguments) if _is_written(name, one)]
     base = name.removeprefix("_foreach_").strip("_")
     return Plan(
         op,
@@ -82,17 +80,23 @@ def plan(func: Any) -> Plan:
         torch.Tag.pointwise in getattr(func, "tags", ()),
         name == READS_NUMBER,
         base in _STAYS_IN_RANGE,
-        str(func) in _BY_TWO_WAYS,
+        base in _OVERWRITES or (bool(written) and all(_is_out(arguments[i]) for i, _ in written)),
     )
 
 
-def _is_written(argument: Any) -> bool:
+def _is_out(argument: Any) -> bool:
+    return bool(argument.kwarg_only and argument.is_out)
+
+
+def _is_written(name: str, argument: Any) -> bool:
     """Say whether an argument is written to.
 
-    The running statistics of batch norm are, though torch's schema does not say so.
+    The running statistics of batch norm are, going forward, though torch's schema does not say so.
     """
     alias = argument.alias_info
-    return bool(alias is not None and alias.is_write) or argument.name.startswith("running_")
+    if alias is not None:
+        return bool(alias.is_write)
+    return not name.endswith("_backward") and argument.name.startswith("running_")
 
 
 def written_values(plan: Plan, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:

@@ -17,11 +17,13 @@ from nbinspect import _torch
 from nbinspect.numerics.check import bad_ones, can_be_bad
 from nbinspect.numerics.events import Event
 from nbinspect.numerics.flow import Flow, own_failure
-from nbinspect.numerics.pinned import harmless, set_aside
+from nbinspect.numerics.pinned import Buffer, harmless, set_aside, slot
+from nbinspect.numerics.sites import Spot
 from nbinspect.numerics.starts import Starts, running
 from nbinspect.numerics.steps import Steps
 from nbinspect.numerics.turn import RefusedError, SideEffectError, one_turn
 from nbinspect.numerics.undisturbed import undisturbed
+from nbinspect.tensors import is_tensor
 
 
 class _Enough(BaseException):
@@ -33,7 +35,9 @@ class Outcome:
     """What came of running a step again.
 
     Attributes:
-        events: the last event of what was bad, by (place, id of the tensor or of the leaf).
+        events: the last event of what was bad, by (place, id of the tensor or of the leaf; of a
+            buffer, its `slot`).
+        writers: the line that writes each buffer in place, by its `slot`.
         n_ops: operations seen.
         ran: whether it was run.
         same: whether it gave the same loss, bit by bit; None if there is no loss to compare.
@@ -43,6 +47,7 @@ class Outcome:
     """
 
     events: dict[tuple[str, int], Event] = field(default_factory=dict)
+    writers: dict[int, Spot] = field(default_factory=dict)
     n_ops: int = 0
     ran: bool = False
     same: bool | None = None
@@ -66,25 +71,30 @@ class Replay:
     Args:
         flow: follows the operations.
         leaves: what is trained.
+        buffers: those of the user's modules.
         n_backwards: backward passes until now; at the last of them this stops.
         n_writes: optimizer steps until now. Those of the turn itself are left out when it runs
             again, since the parameters hold them already.
         writing: whether an optimizer is about to write; then this goes on until there.
+        guesses: whether buffers whose start was not kept begin with 0 for what is not finite.
     """
 
     def __init__(
         self,
         flow: Flow,
         leaves: list[torch.Tensor],
+        buffers: list[Buffer],
         n_backwards: int,
         n_writes: int,
         *,
         writing: bool,
+        guesses: bool,
     ) -> None:
         self._flow = flow
         self._leaves = leaves
+        self._buffers = buffers
         self._n_backwards, self._n_writes = n_backwards, n_writes
-        self._writing = writing
+        self._writing, self._guesses = writing, guesses
         self.outcome = Outcome(flow=flow)
         self.loss: float | None = None
 
@@ -113,6 +123,9 @@ class Replay:
         self._n_backwards -= start.n_backwards
         self._n_writes -= start.n_writes
         outcome.ran = True
+        if self._guesses:
+            with undisturbed():
+                start.pinned.add_finite(self._buffers)
         with ExitStack() as undo:
             undo.enter_context(
                 set_aside(start.pinned, self._leaves, steps.scalers, steps.optimizers)
@@ -121,9 +134,10 @@ class Replay:
             if not force:
                 undo.enter_context(harmless())
             undo.enter_context(steps.told_to(self))
-            undo.callback(self._flow.end_stream)
+            self._flow.note_writes_to(one.owner[one.name] for one in self._buffers)
             undo.enter_context(self._flow.stream(eager=True))
             outcome.says = self._run(turn.run, turn.what)
+            self._note_writers()
         outcome.n_ops = self._flow.n_ops
         return outcome
 
@@ -144,7 +158,6 @@ class Replay:
 
     def before_backward(self, roots: list[torch.Tensor]) -> None:
         """Keep the loss."""
-        self._flow.backward_begins()
         with undisturbed():
             self.loss = loss_value(roots)
 
@@ -155,6 +168,7 @@ class Replay:
             self._note("loss", [_torch.unwrapped(one) for one in roots])
             self._note("grad", [_torch.unwrapped(one) for one in results])
             self._note_gradients()
+            self._note_buffers()
         self._n_backwards -= 1
         if not self._writing and self._n_backwards <= 0:
             raise _Enough
@@ -196,6 +210,18 @@ class Replay:
     def _note(self, place: str, tensors: list[torch.Tensor]) -> None:
         for one in bad_ones(tensors):
             self._note_one(place, one, id(one))
+
+    def _note_buffers(self) -> None:
+        slots = {id(one.owner.get(one.name)): slot(one) for one in self._buffers}
+        values: list[Any] = [one.owner.get(one.name) for one in self._buffers]
+        for one in bad_ones(one for one in values if is_tensor(one)):
+            self._note_one("buffer", one, slots[id(one)])
+
+    def _note_writers(self) -> None:
+        for one in self._buffers:
+            spot = self._flow.writers.get(id(one.tensor))
+            if spot is not None:
+                self.outcome.writers[slot(one)] = spot
 
     def _note_one(self, place: str, tensor: torch.Tensor, key: int) -> None:
         event = self._flow.event_of(tensor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nbinspect.numerics.causes import Cause, Rule, Seen, with_operand
-from nbinspect.numerics.phrasing import at_index, count
+from nbinspect.numerics.phrasing import at_index, count, function_name
 from nbinspect.numerics.records import Operand
 
 
@@ -113,6 +113,20 @@ def equal_values(name: str, what: str, mend: str) -> Rule:
     return rule
 
 
+def divides_inside(seen: Seen) -> Cause | None:
+    """The gradient of any other function, which divides by something that is 0 there."""
+    zero = _zero_among(seen)
+    if zero is None or seen.event.base not in {"div", "reciprocal", "rsqrt"}:
+        return None
+    name = function_name(seen.event.node or "")
+    return Cause(
+        f"The gradient of `{name}` is a quotient, and what it divides by is 0 there"
+        f"{at_index(seen.event.at)}: it has no slope at that place.",
+        f"keep the inputs of `{name}` away from it, e.g. x + 1e-6, or leave those entries out before it",
+        certain=True,
+    )
+
+
 _OF_SVD = equal_values(
     "singular vectors",
     "the singular values",
@@ -124,6 +138,7 @@ _OF_EIGH = equal_values(
     "use the eigenvalues alone (torch.linalg.eigvalsh), or add a little noise to the matrix",
 )
 
+INSIDE: tuple[Rule, ...] = (divides_inside,)
 RULES: dict[str, tuple[Rule, ...]] = {
     "sqrt": (slope("0", "1 / (2 * 0) = Inf", "({x} + 1e-12)", name="sqrt"),),
     "rsqrt": (

@@ -400,18 +400,37 @@ def _may_overflow(seen: Seen, size: float) -> bool:
     return size >= seen.limit**0.25 or size * size * n_values >= seen.limit
 
 
+# Of finite operands these make an Inf only by going beyond the type.
+_ARITHMETIC = frozenset(
+    {
+        "mul", "add", "sub", "rsub", "sum", "cumsum", "prod", "cumprod", "square", "mm", "bmm", "mv",
+        "dot", "addmm", "addmv", "addbmm", "baddbmm", "linear", "convolution", "addcmul", "lerp",
+        "mse_loss", "linalg_vector_norm", "cross", "outer",
+    }
+)  # fmt: skip
+
+
+def _factor(seen: Seen) -> Operand | None:
+    numbers = (one for one in seen.event.operands if _as_number(one.what) is not None)
+    return next(numbers, None)
+
+
 def overflow(seen: Seen) -> Cause | None:
     """Finite operands, and a result beyond the type."""
     if seen.event.kind != "born" or not seen.event.shows_inf:
         return None
     one, size = _biggest(seen)
-    if one is None or not math.isfinite(seen.limit) or not _may_overflow(seen, size):
+    if not math.isfinite(seen.limit):
+        return None
+    if seen.event.base not in _ARITHMETIC and (one is None or not _may_overflow(seen, size)):
         return None
     name = seen.event.op.rpartition(".")[2].strip("_")
     sizes = ", ".join(
         f"{name_of(each)} up to {number(max(abs(each.low or 0), abs(each.high or 0)))}"
         for each in seen.tensors()[:2]
     )
+    if not sizes:  # overwritten by the operation itself
+        sizes = f"{name_of(one)} is {one.what}" if (one := _factor(seen)) else "now overwritten"
     if seen.event.phase == "optimizer":
         return Cause(
             f"The update is larger than {seen.type_name} can hold ({sizes}).",
@@ -426,6 +445,24 @@ def overflow(seen: Seen) -> Cause | None:
         f"The result of `{name}` overflows {seen.type_name}, which ends at {number(seen.limit)}: "
         f"its operands are finite ({sizes}).",
         mend,
+    )
+
+
+def xlogy_of_zero(seen: Seen) -> Cause | None:
+    """X * log(0), where x is not 0."""
+    y = seen.arg("other")
+    if y is None or y.low is None or y.low > 0:
+        return None
+    if seen.event.shows_nan and y.low < 0:
+        what = (
+            f"`xlogy` has no value where {name_of(y)} is below 0: the smallest is {number(y.low)}"
+        )
+    else:
+        what = f"`xlogy` of x and 0 is infinite unless x is 0 too: {count(y.n_zero, y, '0')}"
+    return Cause(
+        f"{what}{at_index(seen.event.at)}.",
+        "clamp what the logarithm is taken of to more than 0: y.clamp(min=1e-12)",
+        certain=True,
     )
 
 
@@ -510,6 +547,7 @@ _EXP = (exp_overflow,)
 RULES: dict[str, tuple[Rule, ...]] = {
     "div": (optimizer_epsilon, divided_by_zero, divided_by_scalar_zero, divided_by_tiny),
     "true_divide": (divided_by_zero, divided_by_scalar_zero, divided_by_tiny),
+    "xlogy": (xlogy_of_zero,),
     "remainder": (remainder_of_zero, divided_by_scalar_zero),
     "fmod": (remainder_of_zero, divided_by_scalar_zero),
     "lgamma": (at_pole,),

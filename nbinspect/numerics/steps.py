@@ -20,7 +20,8 @@ from torch.optim.optimizer import (
 )
 
 from nbinspect import _torch
-from nbinspect.numerics.check import tensors_in
+from nbinspect.tensors import tensors_in
+from nbinspect.wrapping import wrap
 
 
 class Listener(Protocol):
@@ -76,11 +77,11 @@ class Steps:
         with ExitStack() as undo:
             undo.callback(register_optimizer_step_pre_hook(self._before_step).remove)
             undo.callback(register_optimizer_step_post_hook(self._after_step).remove)
-            wrap = functools.partial(_wrap, undo)
-            wrap(torch.autograd, "backward", self._backward)
-            wrap(torch.autograd, "grad", self._grad)
-            wrap(torch.amp.GradScaler, "scale", self._scale)
-            wrap(torch.amp.GradScaler, "step", self._scaler_step)
+            put = functools.partial(wrap, undo)
+            put(torch.autograd, "backward", self._backward)
+            put(torch.autograd, "grad", self._grad)
+            put(torch.amp.GradScaler, "scale", self._scale)
+            put(torch.amp.GradScaler, "step", self._scaler_step)
             self._undo = undo.pop_all()
 
     def remove(self) -> None:
@@ -193,23 +194,6 @@ def _call_closure(listener: Listener, closure: Callable[[], Any]) -> Any:
 
 CLOSURE = _call_closure.__code__
 """The code whose frame stands between an optimizer and the user's closure."""
-
-
-def _wrap(undo: ExitStack, owner: Any, name: str, around: Callable[[Any, Any, Any], Any]) -> None:
-    """Put `around` in the place of a function, until `undo`."""
-    original = getattr(owner, name)
-
-    @functools.wraps(original)
-    def wrapped(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        return around(original, args, kwargs)
-
-    def put_back() -> None:
-        if vars(owner).get(name) is wrapped:  # else somebody wrapped it in turn
-            setattr(owner, name, original)
-
-    setattr(owner, name, wrapped)
-    undo.callback(put_back)
 
 
 def parameters(optimizer: Optimizer) -> Iterator[torch.Tensor]:

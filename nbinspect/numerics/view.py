@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from nbinspect.blocks import (
@@ -19,7 +18,7 @@ from nbinspect.blocks import (
     Text,
     View,
 )
-from nbinspect.numerics.phrasing import index_text, is_code, number, spans_of
+from nbinspect.numerics.phrasing import function_name, index_text, is_code, number, spans_of
 from nbinspect.numerics.records import Link, NanFinding, NanReport, Operand, Reached
 from nbinspect.records import SourceLine
 
@@ -112,25 +111,22 @@ def _what(finding: NanFinding) -> list[Span]:
         source: list[Span] = (
             [Code(finding.source)] if finding.source else ["a tensor without a name"]
         )
+        if finding.reaches == ("buffer",) and finding.source in finding.reached[0].names:
+            written = ", which is written" if finding.where else ""
+            return [f"{finding.shows} got into ", *source, written]
         return [f"{finding.shows} came in with ", *source, ", first read"]
     if finding.op == "limit":
         return [f"the gradient norm is too large ({finding.source})"]
     if finding.op == "unknown":
         return [f"{finding.shows} turned up {_TURNED_UP[finding.phase]}"]
-    if finding.node is not None and _family(finding.node):
-        return ["the gradient of ", Code(_family(finding.node)), f" became {finding.shows}"]
+    if finding.node is not None and function_name(finding.node):
+        return ["the gradient of ", Code(function_name(finding.node)), f" became {finding.shows}"]
     return [name, f" {_VERBS[finding.kind]} {finding.shows}"]
 
 
 def op_name(op: str) -> str:
     """Give an operation's name as the user knows it: ``log_softmax`` for ``aten._log_softmax``."""
     return op.removeprefix("aten.").lstrip("_")
-
-
-def _family(node: str) -> str:
-    """Give the forward operation of an autograd node: ``sqrt`` for ``SqrtBackward0``."""
-    name, found, _ = node.partition("Backward")
-    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower() if found else ""
 
 
 _VERBS = {"born": "made", "inf_to_nan": "turned Inf into", "literal": "wrote"}

@@ -25,8 +25,6 @@ from nbinspect.numerics.steps import Steps, parameters
 from nbinspect.numerics.undisturbed import undisturbed
 from nbinspect.tensors import is_tensor
 
-_BUFFERS_EVERY = 10  # steps of a light watch
-
 
 def nanwatch(
     *,
@@ -68,10 +66,10 @@ def nanwatch(
     is looked at and whose update runs again if it was bad: 1.1 to 1.3 times a training step, more
     for one of a few ms; `make bench` tells. Light: within a few percent. Either synchronises with the
     device for the loss, the gradients and the parameters of a step; between them exact mode leaves
-    its verdicts there, unless `sync`. Results are bit-identical, but for one case: singular values
-    and eigenvalues of a matrix that needs no gradient, alone (``svdvals``, ``eigvalsh``, ``cond``,
-    the spectral norm), which torch computes with their vectors under a dispatch mode, so that the
-    last bit may differ in exact mode.
+    its verdicts there, unless `sync`. Results are bit-identical, but for one case in exact mode:
+    ``svdvals``, ``eigvalsh`` and ``cond`` of a matrix that needs no gradient, called by a name of the
+    user's own (``from torch.linalg import svdvals``). Torch then takes the vectors too, so that the
+    last bit may differ.
     Blind to: operations in other threads, in NumPy and inside compiled functions unless `eager`
     (what they make is found, but not where); kernels' insides. A faulty value that is finite.
     In light mode the operation is unknown where the step cannot be run again, which the report
@@ -145,8 +143,7 @@ class NanWatch:
             self._steps.install()
             undo.callback(self._steps.remove)
             if not self._light:
-                self._stream.__enter__()
-                undo.callback(self._stream.__exit__)
+                undo.enter_context(self._stream)
             self._undo = undo.pop_all()
         self._on = True
         with undisturbed():
@@ -192,7 +189,6 @@ class NanWatch:
     def before_backward(self, roots: list[torch.Tensor]) -> None:
         """Remember the loss while it is there."""
         self._wake()  # an optimizer that raised has not told that it ended
-        self._flow.backward_begins()
         if self._on:
             with undisturbed():
                 self._loss = loss_value(roots)
@@ -216,6 +212,8 @@ class NanWatch:
             if not self._steps.scaled:
                 found += self._bad_gradients(self._leaves())
                 found += self._findings.bad("grad", [_torch.unwrapped(one) for one in results])
+            if self._light:  # while the step can still be run again
+                found += self._findings.bad_buffers()
         self._take(found, "backward")
         self._settle()
         if self._adds_up or not self._findings.n_steps:  # each micro-batch is a turn of its own
@@ -246,7 +244,7 @@ class NanWatch:
         with undisturbed():
             self._flow.read_verdicts()
             found = self._findings.bad_parameters(list(parameters(optimizer)), written=True)
-            if not self._light or self._findings.n_steps % _BUFFERS_EVERY == 0:
+            if not self._light:
                 found += self._findings.bad_buffers()
         self._take(found, "", optimizer)
         self._wake()
@@ -311,21 +309,22 @@ class NanWatch:
         elif not until:
             outcome.says = _WRITTEN
         else:
-            outcome = self._replay(until)
+            outcome = self._replay(found, until)
         return outcome
 
-    def _replay(self, until: str) -> Outcome:
+    def _replay(self, found: list[Bad], until: str) -> Outcome:
         replay = Replay(
-            self._new_flow(), self._leaves(), self._findings.n_backwards, self._findings.n_steps,
-            writing=until == "write",
+            self._new_flow(), self._leaves(), self._findings.buffers.here(),
+            self._findings.n_backwards, self._findings.n_steps, writing=until == "write",
+            guesses=all(one.place == "buffer" for one in found),
         )  # fmt: skip
         if not self._light:
-            self._stream.__exit__()  # what runs again is no part of the cell
+            self._stream.pause()  # what runs again is no part of the cell
         try:
             outcome = replay.run(self._starts, self._steps, force=self._force_replay)
         finally:
             if not self._light:
-                self._stream.__enter__()
+                self._stream.resume()
         if outcome.ran and self._loss is not None and replay.loss is not None:
             outcome.same = same_bits(self._loss, replay.loss)
         return outcome
@@ -349,7 +348,7 @@ class NanWatch:
         """Look at nothing any longer."""
         self._on = False
         if not self._light:
-            self._stream.__exit__()
+            self._stream.pause()
 
     def _rest(self, optimizer: Optimizer) -> None:
         """Let one of torch's optimizers, given finite values only, write without a look at its ops.
@@ -359,13 +358,13 @@ class NanWatch:
         the values that it was added to would be gone.
         """
         if _is_plain(optimizer):
-            self._stream.__exit__()
+            self._stream.pause()
             self._rests = True
 
     def _wake(self) -> None:
         if self._rests:
             self._rests = False
-            self._stream.__enter__()
+            self._stream.resume()
 
     def _next_step(self) -> None:
         self._findings.next_step()
@@ -378,9 +377,9 @@ class NanWatch:
         """Watch operations in the steps that are looked at, and let the others run plain."""
         if self._light or self._every == 1:
             return
-        self._stream.__exit__()
+        self._stream.pause()
         if self._looks_now():
-            self._stream.__enter__()
+            self._stream.resume()
 
     def _pin(self) -> None:
         """Keep what the next step starts from."""
@@ -388,7 +387,7 @@ class NanWatch:
             return
         with undisturbed():
             self._starts.mark(
-                self._findings.buffers(), self._findings.n_backwards, self._findings.n_steps,
+                self._findings.buffers.here(), self._findings.n_backwards, self._findings.n_steps,
                 closure=self._in_closure,
             )  # fmt: skip
 
@@ -396,7 +395,8 @@ class NanWatch:
         """Look at all that is there when the cell has ended."""
         with undisturbed():
             self._flow.read_verdicts()
-            self._findings.learn_buffers()
+            self._findings.ended = True
+            self._findings.buffers.learn()
             found = self._findings.bad_buffers()
             owned = self._steps.scaled or self._findings.last_skipped  # by a GradScaler
             if self._findings.n_backwards and not owned:
@@ -415,7 +415,7 @@ class NanWatch:
         n = self._findings.n_backwards
         if n & (n - 1):  # the first time, then ever more rarely
             return
-        self._findings.learn_buffers()
+        self._findings.buffers.learn()
         if self._steps.optimizers:
             return
         nodes = [one.grad_fn for one in roots if one.grad_fn is not None]

@@ -743,7 +743,7 @@ def value_written_through_numpy() -> Step:
     return step
 
 
-@fault("leaf", "buffer", "leaf", kind="leaf", light="leaf")
+@fault("leaf", "buffer", "leaf", kind="leaf")
 def batch_that_only_the_statistics_keep() -> Step:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))

@@ -16,7 +16,8 @@ from torch.testing._internal.opinfo.core import OpInfo
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
-from nbinspect import nanwatch
+from nbinspect import graphwatch, memwatch, nanwatch
+from nbinspect.numerics.margins import HeadroomWatch
 
 N_SAMPLES = 2
 ENOUGH = 0.95  # of the entries; the others differ from run to run without us
@@ -152,21 +153,73 @@ def test_same_bits(dtype: torch.dtype) -> None:
     assert len(found) - len(left_out) >= ENOUGH * len(found)
 
 
+# Every watch that looks at operations; they share one dispatch mode.
+WATCHES = {
+    "nanwatch": lambda: nanwatch(stop=False), "memwatch": memwatch, "graphwatch": graphwatch,
+    "headroom": HeadroomWatch,
+}  # fmt: skip
+
+
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.keeps_tensors(reason="torch's database keeps samples itself")
+@pytest.mark.parametrize("watch", WATCHES)
 @pytest.mark.parametrize("dtype", BY_TWO_WAYS, ids=str)
-def test_same_bits_where_torch_has_two_ways(dtype: torch.dtype) -> None:
+def test_same_bits_where_torch_has_two_ways(dtype: torch.dtype, watch: str) -> None:
     """Also of gradients below 0 and infinite ones, and where torch refuses."""
     wrong, known = [], {op.formatted_name: op for op in op_db}
     for name in BY_TWO_WAYS[dtype]:
-        for sample in samples(known[name], dtype, requires_grad=True):
+        every = samples(known[name], dtype, requires_grad=True)
+        for sample in every if watch == "nanwatch" else islice(every, N_SAMPLES):
             for grad in (-1.5, math.inf):
                 run = functools.partial(outcome, known[name], sample, grad)
                 plain = run()
-                with nanwatch(stop=False) as watch:
+                with WATCHES[watch]() as seen:
                     watched = run()
-                assert not watch.report.notes
+                assert not seen.report.notes or watch != "nanwatch"
                 assert not _get_current_dispatch_mode_stack()
                 if watched != plain and all(run() == plain for _ in range(N_TRIES)):
                     wrong.append((name, grad))
     assert not wrong
+
+
+# Without gradients torch leaves the vectors out, unless a dispatch mode is active.
+WITHOUT_VECTORS = {
+    "linalg_svdvals": lambda *args, **kwargs: torch.linalg.svdvals(*args, **kwargs),
+    "linalg_eigvalsh": lambda *args, **kwargs: torch.linalg.eigvalsh(*args, **kwargs),
+    "linalg_cond": lambda *args, **kwargs: torch.linalg.cond(*args, **kwargs),
+    "linalg_matrix_norm": lambda *args, **kwargs: torch.linalg.matrix_norm(*args, **kwargs),
+    "linalg_norm": lambda *args, **kwargs: torch.linalg.norm(*args, **kwargs),
+    "norm_nuc": lambda *args, **kwargs: torch.norm(*args, **kwargs),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.keeps_tensors(reason="torch's database keeps samples itself")
+@pytest.mark.parametrize("watch", WATCHES)
+def test_same_bits_without_vectors(watch: str) -> None:
+    wrong, known = [], {op.formatted_name: op for op in op_db}
+    for name, call in WITHOUT_VECTORS.items():
+        for dtype in (torch.float32, torch.complex64):
+            every = samples(known[name], dtype, requires_grad=False)
+            for i, sample in enumerate(islice(every, 3 * N_SAMPLES)):
+                plain = outcome(call, sample)
+                with WATCHES[watch]():
+                    watched = outcome(call, sample)
+                if watched != plain and not varies(call, sample, plain):
+                    wrong.append((name, dtype, i))
+    assert not wrong
+
+
+def test_a_function_that_runs_whole_is_watched_all_the_same() -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+
+    def step() -> None:
+        lowest = torch.linalg.eigvalsh(torch.eye(2) * 3e38 * torch.tensor([[1.0, 1.0], [1.0, 1.0]]))
+        size = torch.linalg.cond(torch.zeros(2, 2))
+        (weight * size + lowest * 0).sum().backward()
+
+    with nanwatch(stop=False) as watch:
+        step()
+    [found] = watch.report.findings
+    assert (found.op, found.phase) == ("aten.linalg_cond", "data")
+    assert "size = torch.linalg.cond" in found.where.text

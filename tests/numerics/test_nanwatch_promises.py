@@ -10,7 +10,7 @@ import random
 import signal
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -423,9 +423,17 @@ def test_a_watch_of_another_thread_is_its_own() -> None:
     assert not watch.report.healthy
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """Handle interrupts as Python does; a process in the background ignores them."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_waits_while_tensors_are_looked_at() -> None:
     done = []
-    handler = signal.getsignal(signal.SIGINT)
 
     def interrupted() -> None:
         with undisturbed():
@@ -436,7 +444,7 @@ def test_an_interrupt_waits_while_tensors_are_looked_at() -> None:
         interrupted()
     assert done == [False]
     assert torch.is_grad_enabled()
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 @pytest.mark.parametrize("where", ["Flow._note_forward", "Findings.bad", "Findings.note_loss"])

@@ -66,6 +66,16 @@ FORWARD = {
         torch.zeros(2, 3), lambda w: F.layer_norm(w, (3,), eps=0.0), "native_layer_norm",
         "without any spread", "eps=1e-5",
     ),
+    "product": Case(at(1e30, 1e30), lambda w: w.prod(), "prod", "overflows float32", "lower"),
+    "running product": Case(
+        torch.full((200,), 3.0), lambda w: w.cumprod(0), "cumprod", "overflows float32", "lower"
+    ),
+    "in place": Case(at(1e30), lambda w: (w * 1).mul_(1e20), "mul_", "overflows float32", "lower"),
+    "complex exp": Case(
+        torch.tensor([200.0 + 0j]), lambda w: w.exp().abs(), "exp", "more than complex64", "clamp"
+    ),
+    "xlogy": Case(at(0, 1), lambda w: torch.xlogy(at(2, 2), w), "xlogy", "infinite unless", "clamp"),
+    "infinite factor": Case(at(1, -1), lambda w: w * INF, "mul", "Python number in this line is", "isfinite"),
     "vmap": Case(at(0, 1), torch.func.vmap(lambda a: torch.log(a)), "log", "`log` of 0", "a.clamp("),
 }  # fmt: skip
 BACKWARD = {
@@ -87,6 +97,10 @@ BACKWARD = {
     "rms": Case(
         torch.zeros(1, 4), lambda w: w * torch.rsqrt(w.pow(2).mean(-1, keepdim=True) + 1e-45),
         "pow", "which next to 0 is more than float32", "+ 1e-6",
+    ),
+    "hypot": Case(
+        torch.zeros(2), lambda w: torch.hypot(w, w), "div", "The gradient of `hypot` is a quotient",
+        "inputs of `hypot`",
     ),
     "focal": Case(
         at(200, -1), lambda w: (1 - w.sigmoid()) ** 0.5, "pow", "infinite at 0 for p below 1", "clamp"
@@ -282,3 +296,140 @@ def test_statistics_of_a_module_without_a_name() -> None:
     with nanwatch(stop=False) as watch:
         step()
     assert [one.reaches for one in watch.report.findings] == [("buffer",)]
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+def test_what_a_function_is_told_to_overwrite_is_no_operand(light: bool) -> None:
+    """Run again, it finds there what it wrote the first time."""
+    weight, kept = nn.Parameter(torch.ones(2)), torch.empty(2)
+
+    def step() -> None:
+        torch.div(torch.ones(2), torch.zeros(2), out=kept)
+        (weight + kept).sum().backward()
+
+    with nanwatch(stop=False, light=light) as watch:
+        step()
+    assert [one.op for one in watch.report.findings] == ["aten.div"]
+
+
+class OwnOptimizer(torch.optim.Optimizer):
+    """Divides by the norm of the gradient."""
+
+    def __init__(self, params) -> None:
+        super().__init__(params, {})
+
+    @torch.no_grad()
+    def step(self) -> None:
+        for one in self.param_groups[0]["params"]:
+            one.sub_(0.1 * (one.grad / one.grad.norm()))
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+def test_an_optimizer_of_the_users_own(light: bool) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = OwnOptimizer(model.parameters())
+
+    def step() -> None:
+        (0 * model(torch.ones(2, 2))).sum().backward()
+        optimizer.step()
+
+    with nanwatch(stop=False, light=light) as watch:
+        step()
+    [found] = watch.report.findings
+    assert (found.op, found.phase) == ("aten.div", "optimizer")
+    assert "one.grad / one.grad.norm()" in found.where.text
+
+
+# Buffers that the forward pass spoils while the loss stays finite.
+
+
+class WithStatistics(nn.Module):
+    """Keeps a statistic that nothing reads."""
+
+    def __init__(self, note: Callable[[nn.Module, Tensor], None]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 1)
+        self.register_buffer("statistic", torch.zeros(1))
+        self.note = note
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        with torch.no_grad():
+            self.note(self, out)
+        return out
+
+
+def averaged(module: nn.Module, out: Tensor) -> None:
+    keep = (out > 1e6).float()
+    module.statistic.mul_(0.9).add_((out * keep).sum() / keep.sum())  # <- here
+
+
+def rebound(module: nn.Module, out: Tensor) -> None:
+    module.statistic = (out - out).mean(0) / (out - out).amax(0)  # <- here
+
+
+def overflowing(module: nn.Module, out: Tensor) -> None:
+    module.statistic.copy_((out.abs().amax() + 1) * 1e38 * 1e5)  # <- here
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+@pytest.mark.parametrize(
+    ("note", "op"), [(averaged, "div"), (rebound, "div"), (overflowing, "mul")], ids=str
+)
+def test_a_spoilt_buffer_is_followed_to_its_operation(note, op, light) -> None:
+    """As soon as it happens: the second step of five."""
+    model = WithStatistics(lambda module, out: None)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for i in range(5):
+            if i == 1:
+                model.note = note
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+
+    with nanwatch(stop=False, light=light) as watch:
+        train()
+    [found] = watch.report.findings
+    assert (found.op, found.phase, found.step) == (f"aten.{op}", "forward", 1)
+    assert found.reaches == ("buffer",)
+    assert "# <- here" in found.where.text
+    assert not light or "same loss" in watch.report.replay
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+def test_buffers_that_are_meant_to_be_infinite(light) -> None:
+    """A best value so far, set back between epochs."""
+    model = WithStatistics(lambda module, out: module.statistic.copy_(out.mean()))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for i in range(4):
+            if i == 2:
+                model.note = lambda module, out: module.statistic.fill_(-INF)
+            optimizer.zero_grad()
+            model(torch.ones(4, 3)).square().mean().backward()
+            optimizer.step()
+
+    with nanwatch(light=light) as watch:
+        train()
+    assert watch.report.healthy
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+def test_a_gradient_that_was_bad_before(light) -> None:
+    model = nn.Linear(2, 1)
+    model.weight.grad = torch.full((1, 2), math.nan)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def step() -> None:
+        model(torch.ones(2, 2)).sum().backward()
+        optimizer.step()
+
+    with nanwatch(stop=False, light=light) as watch:
+        step()
+    [found] = watch.report.findings
+    assert (found.op, found.phase) == ("leaf", "leaf")
+    assert found.source == "model.weight.grad"
+    assert "zero_grad" in found.mend

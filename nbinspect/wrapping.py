@@ -1,0 +1,32 @@
+"""Putting a function in the place of another for a while."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any
+
+
+def wrap(undo: ExitStack, owner: Any, name: str, around: Callable[[Any, Any, Any], Any]) -> None:
+    """Put a function in the place of ``owner.name``, until `undo`.
+
+    Args:
+        undo: puts the original back, unless somebody has wrapped ours in turn.
+        owner: a module or a class.
+        name: the function's name there.
+        around: called as ``around(original, args, kwargs)``.
+    """
+    original = getattr(owner, name)
+
+    @functools.wraps(original)
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        return around(original, args, kwargs)
+
+    def put_back() -> None:
+        if vars(owner).get(name) is wrapped:
+            setattr(owner, name, original)
+
+    setattr(owner, name, wrapped)
+    undo.callback(put_back)
