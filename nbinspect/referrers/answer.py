@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from nbinspect import _torch, notebook
+from nbinspect import _torch, cell_history, notebook
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labels import short_name
 from nbinspect.heapgraph.native import Reference, node_cap, walk
@@ -22,7 +22,7 @@ from nbinspect.referrers.backward import Backward, RootHit
 from nbinspect.referrers.chains import Narrator, Place
 from nbinspect.referrers.garbage import collector_frees, freed_with, goes_with
 from nbinspect.referrers.mends import LONGEST_CODE, OTHERS, Way, break_cycle, mend
-from nbinspect.referrers.origins import name_origin, object_origin
+from nbinspect.referrers.origins import origin_of, saved_by
 from nbinspect.referrers.records import Chain, Link, ReferenceReport
 from nbinspect.referrers.spelling import as_code
 from nbinspect.render.format import bytes_text
@@ -83,6 +83,7 @@ def refchain(
     if reason := _shared_by_all(box[0]):
         return _nothing_to_say(box[0], name, reason, time.perf_counter() - start)
     with ONE_AT_A_TIME, collector_paused(), looking():
+        cell_history.look_now()
         size, origin = _size(box[0]), _origin(name, box[0])
         what = _What(name, _description(box[0]), size, device_of(box[0]), origin)
         search = Backward(
@@ -220,9 +221,11 @@ def _weighed(search: Backward, chains: list[Chain]) -> Iterator[Chain]:
         for link in chain.links:
             if link.key in search.objects and link.key not in known and time.monotonic() < end:
                 known[link.key] = freed_with(search, [link.key], MOST_BELOW_ONE)
-            origin = object_origin(search.objects.get(link.key))
-            if not links and chain.steps and chain.steps[0][0] == names and not origin.text:
-                origin = name_origin(link.label)
+            value = search.objects.get(link.key)
+            is_users = not links and bool(chain.steps) and chain.steps[0][0] == names
+            origin = origin_of(value, link.label if is_users else "")
+            if not origin.text and links and link.edge == "saved_tensor":
+                origin = saved_by(search.objects.get(links[-1].key))
             weight = known.get(link.key)
             links.append(
                 dataclasses.replace(
@@ -236,7 +239,7 @@ def _origin(name: str, value: Any) -> str:
     """Say which cell an object is from, by its own code or by the name that it was asked for by."""
     names = notebook.user_namespace()
     is_variable = name.isidentifier() and names.get(name) is value
-    return object_origin(value).text or (name_origin(name).text if is_variable else "")
+    return origin_of(value, name if is_variable else "").text
 
 
 def _mend(search: Backward, chains: list[Chain], cycle: str, name: str) -> tuple[str, str]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import types
+from collections import deque
 from typing import Any, NamedTuple
 
 from nbinspect import _torch, cell_history, notebook
 from nbinspect.heapgraph.go_betweens import SUSPENDED
 from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.tensors import class_dict, class_name, is_node, is_tensor
+
+MOST_BEFORE = 64  # nodes looked at to see whether they are of one thread
 
 
 class Origin(NamedTuple):
@@ -32,6 +35,33 @@ def name_origin(label: str) -> Origin:
         return Origin()
     subject = "" if found[0] == label else f"{found[0]} was "
     return Origin(cell, f"{subject}last assigned in In[{cell}]")
+
+
+def origin_of(value: Any, name: str = "") -> Origin:
+    """Say which cell an object is from, as far as anything tells.
+
+    Args:
+        value: the object.
+        name: how it is reached from one of the notebook's names, "" where it is not.
+    """
+    found = object_origin(value)
+    if not found.text and name.isidentifier():
+        found = name_origin(name)
+    if not found.text:
+        found = first_seen(value)
+    return found if found.text or not name else name_origin(name)
+
+
+def first_seen(value: Any) -> Origin:
+    """Say in which cell an object came into sight, by what the names led to when each had ended."""
+    cell = cell_history.seen_in(value)
+    return Origin() if cell is None else Origin(cell, f"first seen in In[{cell}]")
+
+
+def saved_by(node: Any) -> Origin:
+    """Say in which cell an autograd node saved what it keeps."""
+    cell = _number_says(node) if is_node(node) else None
+    return Origin() if cell is None else Origin(cell, f"saved for backward in In[{cell}]")
 
 
 def object_origin(value: Any) -> Origin:
@@ -76,8 +106,8 @@ def _first_method(kind: type) -> types.CodeType | None:
 
 
 def _computed(value: Any) -> Origin:
-    """Read what `torch.autograd.set_detect_anomaly` noted when a node was made."""
-    node = value if is_node(value) else value.grad_fn
+    """Read what `torch.autograd.set_detect_anomaly` noted when a node was made, or its number."""
+    node = value if is_node(value) else _own_node(value)
     calls = _torch.made_at(node) if node is not None else []
     cells = [(cell, line) for name, line in calls if (cell := notebook.cell_number(name))]
     if cells:
@@ -87,4 +117,36 @@ def _computed(value: Any) -> Origin:
     for name, line in reversed(calls):
         if not name.startswith("<") and notebook.is_users_file(name):
             return Origin(None, f"made in {notebook.short_path(name)}:{line}")
-    return Origin()
+    cell, seen = _number_says(node), cell_history.seen_in(value)
+    is_known = cell is not None and seen in {cell, None}  # else another thread may have made it
+    return Origin(cell, f"made in In[{cell}]") if is_known else Origin()
+
+
+def _own_node(tensor: Any) -> Any:
+    """Give the node that made a tensor; one that was written to since has a later one."""
+    return None if _torch.version(tensor) else tensor.grad_fn
+
+
+def _number_says(node: Any) -> int | None:
+    """Give the cell of a node's number, None if that is the count of another thread."""
+    number = None if node is None else _torch.sequence_number(node)
+    if number is None or not _counts_up(node):
+        return None
+    return cell_history.numbered_in(number)
+
+
+def _counts_up(node: Any) -> bool:
+    """Say whether a node and those before it are numbered as one thread does it."""
+    todo, seen = deque([node]), {id(node)}
+    while todo and len(seen) < MOST_BEFORE:
+        one = todo.popleft()
+        number = _torch.sequence_number(one)
+        for before, _ in one.next_functions:
+            if before is None or id(before) in seen:
+                continue
+            earlier = _torch.sequence_number(before)
+            if earlier is not None and number is not None and earlier >= number:
+                return False
+            seen.add(id(before))
+            todo.append(before)
+    return True

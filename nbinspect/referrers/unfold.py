@@ -20,7 +20,7 @@ from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
 from nbinspect.heapgraph.roots import roots
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.garbage import freed_with
-from nbinspect.referrers.origins import name_origin, object_origin
+from nbinspect.referrers.origins import name_origin, origin_of
 from nbinspect.referrers.view import details
 from nbinspect.tensors import (
     class_name,
@@ -194,6 +194,6 @@ def _box(
     name, size = short_name(holder), storage_bytes(holder) if is_tensor(holder) else None
     shown = f"{kind} {describe(holder)}" if is_tensor(holder) else kind if kind != name else ""
     freed = freed_with(search, [reference.parent], MOST_BELOW)
-    detail = details(device_of(holder), freed, object_origin(holder).text)
+    detail = details(device_of(holder), freed, origin_of(holder).text)
     node = GraphNode(own, name, shown, "holder", "OTHER", size, detail, can_unfold=True)
     return node, GraphEdge(own, key, step.label.text.strip(" ,") or reference.slot), kind

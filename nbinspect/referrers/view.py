@@ -80,8 +80,8 @@ def _target(report: ReferenceReport) -> GraphNode:
     )
     last = report.chains[0].links[-1] if report.chains else Link("", "other", "")
     origin = report.origin or last.origin
-    if report.size_bytes is not None and not origin:
-        origin = "which cell made it is not known: torch keeps no note of it"
+    if report.chains and not origin:
+        origin = "which cell made it is not known"
     detail = details(report.device, last.retained_bytes, origin)
     return GraphNode("target", report.name, kind, "target", "VARIABLE", report.size_bytes, detail)
 
