@@ -112,7 +112,12 @@ class Findings:
     @property
     def explained(self) -> bool:
         """Whether what is found now must follow from what was found before."""
-        return self.in_this_step or any("parameter" in case.names for case in self._cases.values())
+        return self.in_this_step or self._spreads
+
+    @property
+    def _spreads(self) -> bool:
+        """Whether parameters are bad, so that everything will be."""
+        return any("parameter" in case.names for case in self._cases.values())
 
     def next_step(self) -> None:
         """Count a step that has ended."""
@@ -274,7 +279,7 @@ class Findings:
                     self._told.add(one.key)
                 if self._is_meant(one.tensor, event):
                     continue
-            if event is None and one.place != "buffer":
+            if event is None and (one.place != "buffer" or self._spreads):
                 event = self._known_in_step()
             if event is None:
                 event = unseen.get(one.place) or self._unseen(one, optimizer, outcome)

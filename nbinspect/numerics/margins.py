@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import dataclass, field
 from types import CodeType, FrameType
 from typing import Any, NamedTuple, Self
@@ -16,6 +16,7 @@ from nbinspect.numerics.exponents import Spread, spread, values_of
 from nbinspect.numerics.forecast import Event, Forecast, Setting
 from nbinspect.numerics.headroom_records import HeadroomReport
 from nbinspect.numerics.phases import Phases, Place, is_module_call
+from nbinspect.numerics.steps import Steps
 from nbinspect.ops import OpStream
 from nbinspect.tensors import is_tensor, looking
 
@@ -66,6 +67,8 @@ class HeadroomWatch:
         self._report: HeadroomReport | None = None
         self._collector = Collector()
         self._stream = OpStream(self._collector)
+        self._steps = Steps(self._collector.phases)
+        self._undo = ExitStack()
 
     @property
     def report(self) -> HeadroomReport:
@@ -79,14 +82,18 @@ class HeadroomWatch:
         return self._report
 
     def __enter__(self) -> Self:
-        self._stream.__enter__()
+        with ExitStack() as undo:
+            self._steps.install()
+            undo.callback(self._steps.remove)
+            undo.enter_context(self._stream)
+            self._undo = undo.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         from nbinspect.numerics.headroom_report import made
 
         try:
-            self._stream.__exit__(kind, *rest)
+            self._undo.close()
             with suppress(Exception) if kind else nullcontext():  # never hide the user's own error
                 self._report = made(self._collector, kind.__name__ if kind else "", self._top)
         finally:

@@ -5,7 +5,10 @@ from __future__ import annotations
 from types import CodeType, FrameType
 from typing import NamedTuple
 
-from nbinspect import _torch, notebook
+import torch
+from torch.optim import Optimizer
+
+from nbinspect import _torch
 from nbinspect.numerics.sites import ForwardSites, spot
 from nbinspect.ops import ModuleNames, Site, user_site
 
@@ -29,6 +32,8 @@ class Place(NamedTuple):
 class Phases:
     """Says of each operation where it stands, from the stack and the running autograd node.
 
+    A listener of `Steps`, which tell when an optimizer writes.
+
     Attributes:
         modules: the names of the modules.
     """
@@ -36,6 +41,7 @@ class Phases:
     def __init__(self) -> None:
         self.modules = ModuleNames()
         self._sites = ForwardSites()
+        self._in_optimizer = False
 
     def place(self, frame: FrameType) -> tuple[Place, int | None, bool]:
         """Give the place, the number of the node that runs, and whether a checkpoint recomputes.
@@ -54,9 +60,36 @@ class Phases:
                 return self._forward(frame), None, True
             number = ACCUMULATION if number is None else number
             return Place("backward", made.site or user_site(frame), module), number, False
-        if _in_optimizer(frame):
+        if self._in_optimizer:
             return Place("optimizer", user_site(frame), ""), None, False
         return self._forward(frame), None, False
+
+    # Called by `Steps`.
+
+    def before_backward(self, _roots: list[torch.Tensor]) -> None:
+        """Leave an optimizer that was broken off."""
+        self._in_optimizer = False
+
+    def after_backward(self, _roots: list[torch.Tensor], _results: list[torch.Tensor]) -> None:
+        """Nothing to note."""
+
+    def before_write(self, _optimizer: Optimizer) -> None:
+        """An optimizer begins."""
+        self._in_optimizer = True
+
+    def after_write(self, _optimizer: Optimizer) -> None:
+        """It has ended."""
+        self._in_optimizer = False
+
+    def in_closure(self, inside: bool) -> None:
+        """It calls the user's closure, or that has returned."""
+        self._in_optimizer = not inside
+
+    def skipped(self, _optimizer: Optimizer) -> None:
+        """Nothing to note."""
+
+    def failed(self, _error: Exception) -> None:
+        """Nothing to give up."""
 
     def _forward(self, frame: FrameType) -> Place:
         here, module = spot(frame), self.modules.running(frame)
@@ -81,22 +114,3 @@ _BACKWARD = _torch.backward_code()
 def is_module_call(frame: FrameType) -> bool:
     """Say whether a frame is the one in which torch calls a module's forward."""
     return frame.f_code is _CALL
-
-
-def _in_optimizer(frame: FrameType | None) -> bool:
-    """Say whether a step of an optimizer runs, and not the closure that it was given."""
-    while frame is not None:
-        if _is_optimizer_step(frame):
-            return True
-        if notebook.is_users_file(frame.f_code.co_filename):
-            return frame.f_back is not None and _is_optimizer_step(frame.f_back)
-        frame = frame.f_back
-    return False
-
-
-def _is_optimizer_step(frame: FrameType) -> bool:
-    """Say whether a frame is the wrapper that torch puts around every optimizer's `step`."""
-    return (
-        frame.f_globals.get("__name__") == "torch.optim.optimizer"
-        and frame.f_code.co_name == "wrapper"
-    )

@@ -433,3 +433,21 @@ def test_a_gradient_that_was_bad_before(light) -> None:
     assert (found.op, found.phase) == ("leaf", "leaf")
     assert found.source == "model.weight.grad"
     assert "zero_grad" in found.mend
+
+
+@pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
+def test_what_spoilt_parameters_spoil_in_turn_is_no_finding_of_its_own(light) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+
+    def train() -> None:
+        for i in range(4):
+            optimizer.zero_grad()
+            out = model(torch.randn(5, 3))
+            (out / (out.detach() if i != 1 else out - out)).mean().backward()
+            optimizer.step()
+
+    with nanwatch(stop=False, light=light) as watch:
+        train()
+    assert [one.op for one in watch.report.findings] == ["aten.div"]
