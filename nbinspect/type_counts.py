@@ -16,6 +16,8 @@ OURS = "nbinspect."  # records of earlier counts would be the growth
 OWN_WAYS = ("__getattribute__", "__name__")
 _MRO = vars(type)["__mro__"]
 _OWN = vars(type)["__dict__"]
+_FLAGS = vars(type)["__flags__"]
+HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,8 +134,11 @@ def count_types(since: TypeCounts | None = None, *, n_rows: int = MOST_ROWS) -> 
     return TypeCounts(tuple(types), since is not None, n_rows)
 
 
-def counted() -> list[tuple[str, int]]:
+def counted(objects: list[Any] | None = None) -> list[tuple[str, int]]:
     """Give the module and name of each type and how many objects of it there are, most first.
+
+    Args:
+        objects: what to count, else all that the collector tracks.
 
     Cost, Blind to, Source: those of `count_types`.
     """
@@ -142,7 +147,7 @@ def counted() -> list[tuple[str, int]]:
     from nbinspect.heapgraph.graph import collector_paused
 
     with collector_paused():
-        objects = gc.get_objects()
+        objects = gc.get_objects() if objects is None else objects
         odd = _odd_types(objects)
         is_plain = (lambda one: id(type(one)) not in odd) if odd else None
         found: list[tuple[str, int]] = objgraph.most_common_types(
@@ -159,7 +164,8 @@ def _odd_types(objects: list[Any]) -> set[int]:
 
 
 def _is_odd(kind: type) -> bool:
-    if type(_OWN.__get__(kind).get("__module__", "")) is not str:
+    is_heap_type = _FLAGS.__get__(kind) & HEAP_TYPE  # others have their module in C
+    if is_heap_type and type(_OWN.__get__(kind).get("__module__", "")) is not str:
         return True
     own = [
         _OWN.__get__(base)

@@ -26,6 +26,7 @@ from nbinspect.referrers.records import Chain
 MOST_GROWTHS = 12
 HOOK = "hook "
 CACHE = re.compile(r"lru_cache of ([\w.]+)")
+GRAPH_ALONE = "a graph that keeps no tensor"
 UNKNOWN = Claim("OTHER", "something that cannot be seen from Python")
 
 
@@ -89,7 +90,7 @@ def growths(
         else:
             rest += group.members
     # A linked list has another name for each of its items: then the line tells them together.
-    found += [group for group in _by_line(rest) if _grows(group.members, first, last)]
+    found += _joined(group for group in _by_line(rest) if _grows(group.members, first, last))
     found.sort(key=lambda group: -size_of(group.members))
     told = [growth_of(group, first, last) for group in found[:MOST_GROWTHS]]
     known = {(one.ref.device, one.site) for group in found for one in group.members}
@@ -126,10 +127,24 @@ def _by_line(found: list[Survivor]) -> list[Held[Survivor]]:
     return [Held(common_start(list(map(_owner, group))), group, False) for group in lines.values()]
 
 
+def _joined(found: Iterable[Held[Survivor]]) -> list[Held[Survivor]]:
+    """Put together what several lines made and one holder keeps."""
+    groups: dict[tuple[str, str, str], list[Survivor]] = defaultdict(list)
+    for one in found:
+        first = one.members[0]
+        groups[one.holder, first.state, first.ref.device] += one.members
+    return [Held(holder, members, False) for (holder, _, _), members in groups.items()]
+
+
 def _grows(group: list[Survivor], first: int, last: int) -> bool:
     rounds = {one.round for one in group}
     if group[0].state == "garbage":  # Python's collector may have taken the earlier ones
         return len(rounds) > 1 and last in rounds
+    return in_most(rounds, first, last)
+
+
+def in_most(rounds: set[int], first: int, last: int) -> bool:
+    """Say whether something is of most repetitions; the very last is asked only for a sign of life."""
     asked = rounds & set(range(first, max(first + 1, last)))
     return 2 * len(asked) > last - first and bool(rounds & {last - 1, last})
 
@@ -142,9 +157,9 @@ def growth_of(held: Held[Survivor], first: int, last: int) -> Growth:
     n_rounds = max(1, n_rounds)
     holder, container = _holder(held)
     items = {(one.round, item_of(_owner(one), holder)) for one in whole}
-    evidence = _evidence(group, holder, container)
-    pattern = recognised(evidence)
-    kinds = evidence.kinds
+    known = _evidence(group, holder, container)
+    pattern = recognised(known)
+    kinds = known.kinds
     return Growth(
         bytes_per_run=round(sum(one.ref.size_bytes for one in whole) / n_rounds),
         tensors_per_run=len(whole) / n_rounds,
@@ -154,7 +169,7 @@ def growth_of(held: Held[Survivor], first: int, last: int) -> Growth:
         kind=max(kinds, key=lambda kind: kinds[kind]),
         device=group[0].ref.device,
         where=_where(group),
-        chain=evidence.chain,
+        chain=known.chain,
         mend=sentence(pattern),
         code=pattern.code,
         pattern=pattern.name,
@@ -216,7 +231,7 @@ def _evidence(group: list[Survivor], holder: str, container: str) -> Evidence:
     ranked = sorted(group, key=lambda one: (-one.ref.size_bytes, one.round))
     seen = [one.held for one in group if one.held is not None]
     size = sum(one.size_bytes for one in seen)
-    own = [one for one in group if one.held is not None and one.claim.kind == "VARIABLE"]
+    own = [one for one in group if one.held is not None and _is_own(one.claim)]
     chain = _chain(ranked[0], holder)
     return Evidence(
         holder=holder,
@@ -232,6 +247,11 @@ def _evidence(group: list[Survivor], holder: str, container: str) -> Evidence:
         code=mend(chain, None)[1] if chain is not None else "",
         hooks=frozenset(_hooks_of(group, holder)) if HOOK in f"{holder}{chain}" else frozenset(),
     )
+
+
+def _is_own(claim: Claim) -> bool:
+    """Say whether a storage is what its owner's name means, not something that this keeps."""
+    return claim.kind == "VARIABLE" or claim.why == GRAPH_ALONE
 
 
 def _chain(one: Survivor, holder: str) -> Chain | None:

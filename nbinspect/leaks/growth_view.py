@@ -16,7 +16,7 @@ from nbinspect.blocks import (
     Unavailable,
     View,
 )
-from nbinspect.leaks.records import DeviceGrowth, Growth, LeakReport
+from nbinspect.leaks.records import LETS_GO, DeviceGrowth, Growth, LeakReport
 from nbinspect.memory.view import code_spans
 from nbinspect.render.format import bytes_text, plain_number
 
@@ -56,7 +56,14 @@ def _headline(report: LeakReport) -> tuple[Span, ...]:
     if not report.growths:
         if report.error and report.n < 2:
             return (Code(report.error), " ended it before anything could be compared.")
-        if rest := report.unexplained_bytes_per_run:
+        if report.graphs_per_run:
+            return (
+                f"No tensor grows {over}, but ",
+                Code("torch.compile"),
+                " compiles again in each of them.",
+            )
+        rest = report.unexplained_bytes_per_run
+        if isinstance(rest, int) and rest:
             each = f"{bytes_text(rest, signed=True)} each run"
             return (f"No tensor and no list grows {over}, but the process does: {each}.",)
         return (f"Nothing grows {over}.",)
@@ -99,11 +106,7 @@ def _row(one: Growth) -> tuple[str | int | float | None, ...]:
 def _advice(found: tuple[Growth, ...]) -> Iterator[Block]:
     said = list[Block]()
     for one in found:
-        text = (
-            one.mend.removesuffix(f" `{one.code}` lets go of what there is.")
-            if one.code
-            else one.mend
-        )
+        text = one.mend.removesuffix(LETS_GO.format(one.code)) if one.code else one.mend
         said.append(Advice(code_spans(text), one.code))
     yield from said[:N_ADVICE]
     if said[N_ADVICE:]:
@@ -180,10 +183,22 @@ def _notes(report: LeakReport) -> Iterator[str]:
         yield f"gc.collect() at the end freed {bytes_text(report.collected_bytes)}."
     elif any(one.state == "garbage" for one in report.growths):
         yield "Nothing was collected; with --collect the end says what gc.collect() frees."
-    if rest := report.unexplained_bytes_per_run:
+    rest = report.unexplained_bytes_per_run
+    if isinstance(rest, int) and rest:
         yield (
             f"The process gets {bytes_text(rest)} larger in each repetition that nothing above "
             "explains: NumPy arrays that are replaced by larger ones, or memory of a library's own."
+        )
+    if n := report.graphs_per_run:
+        yield (
+            f"torch.compile compiled {plain_number(n)} more graph{'s' * (n != 1)} in each "
+            "repetition, and keeps them all. TORCH_LOGS=recompiles says why; `dynamic=True` helps "
+            "where a size or number changes."
+        )
+    if any(one.kind == "SAVED_FOR_BACKWARD" and not one.tensors_per_run for one in report.growths):
+        yield (
+            "A graph whose backward has run keeps no tensor but its nodes: these are counted, and "
+            "their bytes estimated."
         )
     if report.error:
         yield f"{report.error} ended it after {report.n + report.n_warmup} whole repetitions."

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
+import logging
 import re
 import sys
 import threading
+import types
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
@@ -18,12 +21,12 @@ import psutil
 from nbinspect import notebook
 from nbinspect.heapgraph.letting_go import is_assignable
 from nbinspect.heapgraph.objects import instance_dict, isinstance_of
-from nbinspect.heapgraph.resolving import is_of_library
+from nbinspect.heapgraph.resolving import as_code, is_of_library
 from nbinspect.leaks.containers import base_of
 from nbinspect.leaks.counts import ObjectCounts
 from nbinspect.leaks.lengths import Longer, bytes_per_run, new_items, own_size
 from nbinspect.leaks.owners import pieces
-from nbinspect.leaks.patterns import Pattern, sentence
+from nbinspect.leaks.patterns import HOOK_AGAIN, Pattern, sentence
 from nbinspect.leaks.records import Growth, ObjectGrowth
 from nbinspect.memory.system import proportional_bytes
 from nbinspect.referrers.answer import refchain
@@ -40,6 +43,8 @@ WORTH_OBJECTS = 10
 WORTH_OF_LIBRARY_BYTES = 16 << 10  # of what no name of the user's keeps
 OTHERS = {*notebook.PLUMBING, "torch", "sys", "gc", "linecache", "multiprocessing"}
 CONTAINERS = (dict, list, tuple, set)
+CALLED = (types.FunctionType, types.MethodType, functools.partial, logging.Handler)
+HOOKS = re.compile(r"_hooks$")
 NUMBERS = (int, float, complex, bool, type(None))
 
 
@@ -159,20 +164,20 @@ def _longer(counts: ObjectCounts, n_runs: int, ours: object) -> Iterator[Growth]
     longer = [one for one in longer if sizes[id(one.container)] >= _worth(one)]
     longer.sort(key=lambda one: -sizes[id(one.container)])
     for one in longer[:MOST_CONTAINERS]:
-        size, base = sizes[id(one.container)], base_of(one.container)
+        size, base, least = sizes[id(one.container)], base_of(one.container), _worth(one)
         n = (one.sizes[-1] - one.sizes[0]) / n_runs
         item = _item_type(one)
         text = str(next(iter(refchain(one.container, name=item).chains), ""))
-        if _is_worth(text, size):
+        if _is_worth(text, size, least):
             holder = text.replace(" -> ", ", ")
             yield _Kept(holder, base.__name__, item, n, size, text).growth()
 
 
-def _is_worth(holder: str, bytes_per_run: int) -> bool:
+def _is_worth(holder: str, bytes_per_run: int, least: int = WORTH_BYTES) -> bool:
     """Say whether it is the user's, or much that a library keeps; not torch's or Jupyter's own."""
     root = _root(holder)
     if _is_users(holder, root):
-        return bytes_per_run >= WORTH_BYTES
+        return bytes_per_run >= least
     return root in sys.modules and root not in OTHERS and bytes_per_run >= WORTH_OF_LIBRARY_BYTES
 
 
@@ -213,6 +218,8 @@ class _Kept(NamedTuple):
     def _known(self) -> tuple[str, str, str] | None:
         if self.runs:
             return PATTERNS[self.runs], ADVICE[self.runs], ""
+        if HOOKS.search(self.holder):
+            return *HOOK_AGAIN, self._code()
         if "Gcf.figs" in self.holder:
             advice = "Figures stay open in pyplot: `plt.close(figure)` when one is saved or shown."
             return (
@@ -227,10 +234,10 @@ class _Kept(NamedTuple):
         return f"{number} more object{'s' * (self.n != 1)} of type {self.item}"
 
     def _code(self) -> str:
-        is_users = _is_users(self.holder, _root(self.holder))
-        if not is_users or not is_assignable(self.holder) or is_of_library(self.holder):
+        is_users, place = _is_users(self.holder, _root(self.holder)), as_code(self.holder)
+        if not is_users or not is_assignable(place) or is_of_library(self.holder):
             return ""
-        return f"{self.holder}.clear()" if self.container else f"del {self.holder}"
+        return f"{place}.clear()" if self.container else f"del {place}"
 
 
 PATTERNS = {"thread": "threads that do not end", "process": "processes that do not end"}
@@ -259,9 +266,15 @@ def _of_type(one: ObjectGrowth) -> Iterator[Growth]:
 
 
 def _worth(one: Longer) -> int:
-    """Say from how many bytes a container is worth a word: a log of numbers is none."""
+    """Say from how many bytes a container is worth a word.
+
+    A log of numbers is none; functions and handlers are, however small: each is called again.
+    """
+    values = _values(one)
+    if values and all(isinstance_of(item, *CALLED) for item in values):
+        return 0
     is_log = all(isinstance_of(item, *NUMBERS, str) for item in new_items(one))
-    is_numbers = is_log and not any(isinstance_of(item, str) for item in _values(one))
+    is_numbers = is_log and not any(isinstance_of(item, str) for item in values)
     return WORTH_NUMBERS_BYTES if is_numbers else WORTH_BYTES
 
 

@@ -5,19 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from types import FunctionType
 from typing import NamedTuple
 
 from nbinspect import notebook
 from nbinspect.heapgraph.letting_go import is_assignable
-from nbinspect.heapgraph.resolving import is_of_library
+from nbinspect.heapgraph.objects import isinstance_of
+from nbinspect.heapgraph.resolving import is_of_library, resolved
 from nbinspect.holders import Claim
 from nbinspect.leaks.containers import Filling, filling
+from nbinspect.leaks.records import LETS_GO
 from nbinspect.ops import Site
 from nbinspect.render.format import count
 
 TENSORS = {"Tensor", "Parameter", "ndarray"}
 MODELS = {"PARAMETER", "BUFFER", "OPTIMIZER_STATE"}
 CLEARED = {"list", "dict", "set", "deque"}
+DEFAULT = re.compile(r"(.+), default argument '(\w+)'")
 IN_FRAME = re.compile(r"^frame .*?, variable ")
 CUT_GRADIENTS = (
     "import gc, torch; [setattr(one, 'grad', None) for one in gc.get_objects() "
@@ -25,10 +29,18 @@ CUT_GRADIENTS = (
     "and one.grad is not None and one.grad.grad_fn is not None]"
 )
 CUT_CTX = "import gc; [vars(one).clear() for one in gc.get_objects() if type(one).__name__ == {!r}]"
+UNSEEN = (
+    "Nothing that Python can see keeps it: a call that still runs in another thread may, or an "
+    "object of a library, such as a traced function. Let go of what its line made."
+)
 CTX = re.compile(r"grad_fn (\w+Backward)\b")  # torch's own end in a number
 ON_CTX = (
     "A node of the graph keeps its own output as an attribute of `ctx`: hand it to "
     "`ctx.save_for_backward` instead."
+)
+HOOK_AGAIN = (
+    "hook registered again",
+    "Each repetition registers the hook again: register it once, or call `handle.remove()` when done.",
 )
 SMALL_PART = 0.5  # a view that uses less of its storage keeps the rest for nothing
 
@@ -96,7 +108,7 @@ def sentence(pattern: Pattern) -> str:
     """Put advice and code together."""
     if not pattern.code:
         return pattern.advice
-    return f"{pattern.advice} `{pattern.code}` lets go of what there is."
+    return pattern.advice + LETS_GO.format(pattern.code)
 
 
 def _uncollectable(one: Evidence) -> Pattern | None:
@@ -157,11 +169,7 @@ def _hook(one: Evidence) -> Pattern | None:
         )
         return Pattern("hook that stores tensors", advice, _cleared(one))
     if len(one.hooks) > 1:
-        advice = (
-            "Each repetition registers the hook again: register it once, or call "
-            "`handle.remove()` when done."
-        )
-        return Pattern("hook registered again", advice, one.code)
+        return Pattern(*HOOK_AGAIN, one.code)
     advice = "A hook stores what passes through it: take it off with `handle.remove()` when done."
     return Pattern("hook that stores tensors", advice, one.code)
 
@@ -294,6 +302,8 @@ def _other(one: Evidence) -> Pattern:
     if one.chain and one.holder != one.chain and is_assignable(one.holder):
         advice = f"`{one.name}` leads to one more each time: cut the chain of objects somewhere."
         return Pattern("chain of objects", advice, f"del {one.holder}")
+    if not one.chain:
+        return Pattern("", UNSEEN, one.code)
     return Pattern("", "Let it go, or replace it instead of adding to it.", one.code)
 
 
@@ -321,9 +331,25 @@ def _main(one: Evidence) -> str:
 
 def _cleared(one: Evidence) -> str:
     """Give the line that empties the holder."""
+    if default := DEFAULT.fullmatch(one.holder):
+        place = _of_default(*default.groups())
+        return f"{place}.clear()" if place and one.container in CLEARED else ""
     if one.container in CLEARED and is_assignable(one.holder):
         return "" if is_of_library(one.holder) else f"{one.holder}.clear()"
     return one.code
+
+
+def _of_default(function: str, argument: str) -> str:
+    """Spell a function's default argument as code, "" if it is none or cannot be."""
+    value = resolved(function)
+    if not isinstance_of(value, FunctionType) or not is_assignable(function):
+        return ""
+    if argument in (value.__kwdefaults__ or {}):
+        return f"{function}.__kwdefaults__[{argument!r}]"
+    names = value.__code__.co_varnames[: value.__code__.co_argcount]
+    defaults = names[len(names) - len(value.__defaults__ or ()) :]
+    at = defaults.index(argument) if argument in defaults else None
+    return f"{function}.__defaults__[{at}]" if at is not None else ""
 
 
 def _detached(one: Evidence) -> str:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
 
-from nbinspect.blocks import View
+from nbinspect.blocks import Unavailable, View
 from nbinspect.records import Holding, Reading, Record, SourceLine
 
+SHARED_MEMORY = "shared memory"  # what processes share, in place of a device
 LEAST_RISES = 3
 LEAST_RISE_BYTES = 2 << 20  # of every repetition; watching leaves some memory in pieces too
 LEAST_REST_BYTES = 8 << 20
+LETS_GO = " `{}` lets go of what there is."  # the end of a mend that has a line of code
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +51,11 @@ class OutOfMemory:
     """An allocation that failed.
 
     Attributes:
-        device: where.
+        device: where; ``shared memory`` for what processes share, as loaders' workers do.
         asked_bytes: what was asked for.
         free_bytes: what the device had left then.
         total_bytes: what it has in all.
-        allocated_bytes: held by tensors then.
+        allocated_bytes: held by tensors then; of shared memory what is in use.
         unallocated_bytes: reserved by torch's allocator, used by no tensor then.
         setting: the environment variable to set, as a line of code; "" if it would not help or
             is set already.
@@ -210,7 +213,8 @@ class LeakReport(Record):
     Attributes:
         growths: by holder, the most bytes first.
         by_part: one row for each part of the step, with ``isolate``.
-        healthy: nothing grows.
+        healthy: nothing grows: no holder, not the process beyond what holders explain, and
+            torch.compile does not compile again in every repetition.
         n: repetitions that were compared.
         n_warmup: repetitions before them.
         devices: what each device held after each repetition.
@@ -220,6 +224,7 @@ class LeakReport(Record):
         error: type of the exception that ended it early, "" if none.
         duration_s: how long it took.
         notes: what is not known, and why.
+        graphs_per_run: graphs that torch.compile compiled in a repetition; 0 if not in every one.
     """
 
     growths: tuple[Growth, ...]
@@ -234,6 +239,7 @@ class LeakReport(Record):
     error: str
     duration_s: float
     notes: tuple[str, ...] = ()
+    graphs_per_run: float = 0
 
     @property
     def bytes_per_run(self) -> int:
@@ -241,21 +247,28 @@ class LeakReport(Record):
         return sum(one.bytes_per_run for one in self.growths)
 
     @property
-    def unexplained_bytes_per_run(self) -> int:
+    def unexplained_bytes_per_run(self) -> Reading:
         """What the process itself grows by with every repetition and no growth explains.
 
-        0 where it does not grow every time, or where that is not known.
+        0 if it does not grow every time. Less than 3 repetitions cannot tell.
         """
-        sizes = [one for one in self.process_bytes if isinstance(one, int)]
-        if len(sizes) < len(self.process_bytes) or len(sizes) <= LEAST_RISES:
-            return 0
-        rises = [new - old for old, new in pairwise(sizes)]
-        on_host = (one for one in self.growths if "cuda" not in one.device)
-        rest = round(sum(rises) / len(rises)) - sum(one.bytes_per_run for one in on_host)
-        return rest if min(rises) > LEAST_RISE_BYTES and rest > LEAST_REST_BYTES else 0
+        return unexplained(self.process_bytes, self.growths)
 
     def view(self) -> View:
         """Show what grows, who keeps it and how to mend it."""
         from nbinspect.leaks.growth_view import growth_view
 
         return growth_view(self)
+
+
+def unexplained(process_bytes: tuple[Reading, ...], growths: Iterable[Growth]) -> Reading:
+    """Say what a process grows by each time that is not in `growths`; see `LeakReport`."""
+    sizes = [one for one in process_bytes if isinstance(one, int)]
+    if len(sizes) < len(process_bytes):
+        return Unavailable("the system does not say how large the process is")
+    if len(sizes) <= LEAST_RISES:
+        return Unavailable(f"it takes {LEAST_RISES} repetitions to tell")
+    rises = [new - old for old, new in pairwise(sizes)]
+    on_host = (one for one in growths if "cuda" not in one.device)
+    rest = round(sum(rises) / len(rises)) - sum(one.bytes_per_run for one in on_host)
+    return rest if min(rises) > LEAST_RISE_BYTES and rest > LEAST_REST_BYTES else 0

@@ -36,6 +36,7 @@ class Boundary:
         sizes: (bytes, storages) by device.
         by_line: bytes by device and the line that made them, of what was made under watch.
         n_graphs: how many graphs torch.compile had compiled.
+        next_node: the number that the next autograd node will get, None if torch does not tell.
     """
 
     serial: int
@@ -43,6 +44,7 @@ class Boundary:
     sizes: dict[str, tuple[int, int]] = field(default_factory=dict)
     by_line: dict[Line, int] = field(default_factory=dict)
     n_graphs: int = 0
+    next_node: int | None = None
 
 
 class Rounds:
@@ -89,6 +91,7 @@ class Rounds:
             self._tracker.know(tensors_of_python())
         boundary = Boundary(self._tracker.n_met, process_bytes())
         boundary.n_graphs = _torch.n_compiled_graphs()
+        boundary.next_node = _torch.next_sequence_number()
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         lines: dict[Line, int] = defaultdict(int)
         for one in self._tracker.living():

@@ -12,11 +12,12 @@ from typing import Any, Self
 
 from nbinspect.blocks import Reading, Unavailable
 from nbinspect.leaks.growth import growths, survivors
+from nbinspect.leaks.in_order import in_order
+from nbinspect.leaks.longer_graphs import longer_graphs
 from nbinspect.leaks.objects import object_growths, python_growths
 from nbinspect.leaks.parts import Parts, part_growths
-from nbinspect.leaks.records import DeviceGrowth, Growth, LeakReport, PartGrowth
+from nbinspect.leaks.records import DeviceGrowth, Growth, LeakReport, PartGrowth, unexplained
 from nbinspect.leaks.rounds import Rounds, collect
-from nbinspect.render.format import plain_number
 
 NOT_COLLECTED = Unavailable("nothing was collected; --collect does at the end")
 
@@ -45,7 +46,8 @@ def leakwatch(
         optimizer: for ``isolate``: whose gradients and state are put back.
 
     Returns:
-        A record of plain values. `healthy` is true if nothing grows.
+        A record of plain values. `healthy` is true if nothing grows: no holder, not the process
+        beyond what holders explain (from 3 repetitions on), nor the number of compiled graphs.
 
     Raises:
         ValueError: `n` is below 2 or `warmup` below 0.
@@ -131,15 +133,20 @@ class LeakWatch:
         found: tuple[Growth, ...] = ()
         if n_rounds - first > 1:
             found = growths(everything, first, n_rounds, rounds.rising_lines(first))
+            found += tuple(longer_graphs(rounds, everything, first))
         objects = object_growths(rounds.objects, first)
         n_compared = n_rounds - first
         found += tuple(python_growths(rounds.objects, n_compared, objects, found, rounds))
+        found = tuple(in_order(found))
+        process = tuple(one.process_bytes for one in rounds.boundaries[first:])
+        n_graphs = _graphs_per_run([one.n_graphs for one in rounds.boundaries[first:]])
+        rest = unexplained(process, found)
+        grows = bool(found or n_graphs or (isinstance(rest, int) and rest))
         collected: Reading = NOT_COLLECTED
         if self._collect:
             collected = collect([one.ref for one in everything])
         by_part: tuple[PartGrowth, ...] = ()
-        notes = list(_notes(error, n_rounds - first, found, rounds.failure))
-        notes += _compiled([one.n_graphs for one in rounds.boundaries[first:]])
+        notes = list(_notes(error, n_compared, found, rounds.failure))
         if self._isolate is not None and not error:
             try:
                 by_part = part_growths(self._isolate(), self._n, found)
@@ -148,16 +155,17 @@ class LeakWatch:
         return LeakReport(
             growths=found,
             by_part=by_part,
-            healthy=not found and n_rounds - first > 1,
-            n=n_rounds - first,
+            healthy=not grows and n_compared > 1,
+            n=n_compared,
             n_warmup=first,
             devices=self._devices(first),
             objects=objects,
-            process_bytes=tuple(one.process_bytes for one in rounds.boundaries[first:]),
+            process_bytes=process,
             collected_bytes=collected,
             error=error,
             duration_s=duration_s,
             notes=tuple(notes),
+            graphs_per_run=n_graphs,
         )
 
     def _devices(self, first: int) -> tuple[DeviceGrowth, ...]:
@@ -184,13 +192,7 @@ def _notes(error: str, n: int, found: tuple[Growth, ...], failure: str) -> Itera
         yield "Python's collector is switched off."
 
 
-def _compiled(numbers: list[int]) -> Iterator[str]:
-    """Tell of graphs that are compiled anew each time."""
+def _graphs_per_run(numbers: list[int]) -> float:
+    """Say how many graphs are compiled each time, 0 if not every time."""
     rises = [new - old for old, new in pairwise(numbers)]
-    if len(rises) > 1 and min(rises) > 0:
-        n = sum(rises) / len(rises)
-        yield (
-            f"torch.compile compiled {plain_number(n)} more graph{'s' * (n != 1)} in each "
-            "repetition, and keeps them all. TORCH_LOGS=recompiles says why; `dynamic=True` helps "
-            "where a size or number changes."
-        )
+    return sum(rises) / len(rises) if len(rises) > 1 and min(rises) > 0 else 0

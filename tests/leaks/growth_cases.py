@@ -30,6 +30,8 @@ class Case:
         state: live, garbage or uncollectable.
         frees: the part of it that the mend gives back, once all is collected.
         items: items that the holder gets each time.
+        mended: what the mend says to write instead, by what it replaces.
+        left: bytes that each repetition of the mended code still adds, since they are wanted.
     """
 
     name: str
@@ -42,6 +44,16 @@ class Case:
     state: str = "live"
     frees: float = 0.9
     items: float = 0
+    mended: tuple[tuple[str, str], ...] = ()
+    left: int = 0
+
+    @property
+    def mended_code(self) -> str:
+        code = self.code
+        for old, new in self.mended:
+            assert old in code
+            code = code.replace(old, new)
+        return code
 
 
 CASES = [
@@ -55,6 +67,7 @@ CASES = [
         "loss = layer(",
         (".item()",),
         items=3,
+        mended=(("losses.append(loss)", "losses.append(loss.item())"),),
     ),
     Case(
         "outputs kept",
@@ -65,6 +78,8 @@ CASES = [
         says=(".detach()",),
         line="outputs.append",
         items=1,
+        mended=((".relu()))", ".relu()).detach())"),),
+        left=2560,
     ),
     Case(
         "outputs kept in a dict by step",
@@ -84,6 +99,7 @@ CASES = [
         "state not detached",
         line="hidden = cell",
         says=("hidden.detach()",),
+        mended=(("16), hidden)", "16), hidden.detach())"),),
     ),
     Case(
         "hidden state of an object",
@@ -102,6 +118,50 @@ CASES = [
         "total",
         "running total with its graph",
         says=(".item()",),
+        mended=((".exp().sum()", ".exp().sum().item()"),),
+    ),
+    Case(
+        "running total of losses whose backward has run",
+        "layer, sums = nn.Linear(64, 64), {'loss': 0.0}\ndef run():\n    for _ in range(5):\n"
+        "        loss = layer(torch.randn(8, 64)).exp().sum()\n        loss.backward()\n"
+        "        layer.zero_grad()\n        sums['loss'] += loss",
+        "sums['loss']",
+        "running total with its graph",
+        line="sums['loss'] += loss",
+        says=(".item()",),
+        frees=0,  # nodes, no tensors
+        mended=(("+= loss", "+= loss.item()"),),
+    ),
+    Case(
+        "a chain of objects that two lines fill",
+        "class Link: pass\nlink = None\ndef run():\n    global link\n    one = Link()\n"
+        "    one.next = link\n    one.keys = torch.ones(500)\n    one.values = torch.ones(1000)\n"
+        "    link = one",
+        "link",
+        "chain of objects",
+        6000,
+    ),
+    Case(
+        "hooks that keep nothing, one more each time",
+        "hooked, latest = nn.Sequential(nn.Linear(8, 8)), {}\ndef run():\n"
+        "    def note(module, inputs, output): latest['output'] = output.detach()\n"
+        "    hooked[0].register_forward_hook(note)\n    hooked(torch.ones(2, 8))",
+        "hooked.0._forward_hooks",
+        "hook registered again",
+        says=("register it once",),
+        items=1,
+        frees=0,
+        mended=(("(note)", "(note).remove()"),),
+    ),
+    Case(
+        "a default argument as a cache",
+        "asked = [0]\ndef encoding(n, *, scale=1, table={}):\n"
+        "    return table.setdefault(n, torch.ones(500) * scale)\ndef run():\n"
+        "    asked[0] += 1\n    encoding(asked[0])",
+        "encoding, default argument 'table'",
+        "tensors kept",
+        2000,
+        items=1,
     ),
     Case(
         "hook that stores activations",
@@ -115,6 +175,7 @@ CASES = [
         16 * 64 * 4,
         says=("handle.remove()",),
         items=1,
+        mended=(("(save_output)", "(save_output).remove()"),),
     ),
     Case(
         "hook that stores activations in a global list",
@@ -134,6 +195,7 @@ CASES = [
         "hook registered again",
         4000,
         says=("register it once",),
+        mended=(("o: scale.sum())", "o: scale.sum()).remove()"),),
     ),
     Case(
         "retain_graph",
@@ -144,6 +206,10 @@ CASES = [
         "retain_graph",
         says=("retain_graph=True",),
         items=1,
+        mended=(
+            ("retain_graph=True", ""),
+            ("append(loss)", "append(loss.item())"),
+        ),
     ),
     Case(
         "create_graph",
@@ -154,6 +220,12 @@ CASES = [
         line="weight",
         says=("torch.autograd.grad",),
         state="uncollectable",
+        mended=(
+            (
+                "weight.tanh().sum().backward(create_graph=True)",
+                "torch.autograd.grad(weight.tanh().sum(), weight, create_graph=True)",
+            ),
+        ),
     ),
     Case(
         "plain attribute on ctx",
@@ -166,6 +238,11 @@ CASES = [
         "plain attribute on ctx",
         says=("ctx.extra", "save_for_backward"),
         items=1,
+        mended=(
+            ("ctx.extra = x.exp()", "ctx.save_for_backward(x.exp())"),
+            ("grad * ctx.extra", "grad * ctx.saved_tensors[0]"),
+            ("append(loss)", "append(loss.item())"),
+        ),
     ),
     Case(
         "output kept on ctx",
@@ -187,6 +264,7 @@ CASES = [
         4000,
         says=("Scheduler", "WeakMethod"),
         state="garbage",
+        mended=(("self.hook = self.step", "self.hook = weakref.WeakMethod(self.step)"),),
     ),
     Case(
         "hook in a cycle with its module",
@@ -198,6 +276,12 @@ CASES = [
         "Net",
         "cycle of objects",
         state="garbage",
+        mended=(
+            (
+                "register_forward_hook(self.note)",
+                "register_forward_hook(functools.partial(Net.note, weakref.proxy(self)))",
+            ),
+        ),
     ),
     Case(
         "views",
@@ -207,6 +291,8 @@ CASES = [
         40_000,
         says=(".clone()",),
         items=1,
+        mended=(("table[0]", "table[0].clone()"),),
+        left=400,
     ),
     Case(
         "lru_cache on a method",
@@ -217,6 +303,7 @@ CASES = [
         "lru_cache on a method",
         16_000,
         says=("maxsize",),
+        mended=(("maxsize=64", "maxsize=1"),),
     ),
     Case(
         "logger",
@@ -229,6 +316,7 @@ CASES = [
         4000,
         says=(".item()",),
         items=1,
+        mended=(("append(value)", "append(value.mean().item())"),),
     ),
     Case(
         "progress bar",
@@ -240,6 +328,7 @@ CASES = [
         4000,
         says=("belongs to the class",),
         items=1,
+        mended=(("loss=torch.ones(1000)", "loss=torch.ones(1000).mean().item()"),),
     ),
     Case(
         "trainer singleton",
@@ -250,6 +339,7 @@ CASES = [
         "a model of each repetition",
         (50 * 50 + 50) * 4,
         items=1,
+        mended=(("[len(State._shared)]", "['last']"),),
     ),
     Case(
         "model per fold",
@@ -262,6 +352,10 @@ CASES = [
         "a model of each repetition",
         says=("state_dict()",),
         items=1,
+        mended=(
+            ("models.append(model)", "models.append(model[0].weight.sum().item())"),
+            ("optimizers.append(optimizer)", "optimizers.append(0.1)"),
+        ),
     ),
     Case(
         "errors kept with their calls",

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import gc
+import re
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import objgraph
 import pytest
 import torch
 from growing import Answer, Grower
@@ -14,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nbinspect
-from nbinspect.leaks import LeakReport
+from nbinspect.leaks import Growth, LeakReport
 from nbinspect.leaks.counts import ObjectCounts
+from nbinspect.leaks.in_order import in_order
 from nbinspect.leaks.owners import by_container, item_of, pieces
-from nbinspect.type_counts import counted
 
 
 @pytest.mark.parametrize(
@@ -35,10 +39,28 @@ def test_growth_is_named_and_its_mend_frees_it(grower: Grower, cases: list[Case]
         assert one["items_per_run"] == case.items or not case.items
         assert case.line in ((one["where"] or {}).get("text") or "")
         assert case.says == tuple(part for part in case.says if part in one["mend"])
+        root = re.findall(r"\w+", case.holder)[:1] if one["state"] == "live" else []
+        assert re.search("|".join(["of thread", *root]), one["chain"]) or not root
         assert one["chain"]
         assert one["code"] or not case.frees
         wanted += 3 * one["bytes_per_run"] * case.frees
     assert found.freed_bytes >= wanted, found.text
+
+
+@pytest.mark.parametrize(
+    "cases",
+    batches([case for case in CASES if case.mended]),
+    ids=lambda cases: ", ".join(one.name for one in cases),
+)
+def test_what_the_mend_says_to_write_instead_no_longer_grows(
+    grower: Grower, cases: list[Case]
+) -> None:
+    mended = [replace(case, code=case.mended_code) for case in cases]
+    found = grower.ask(together(mended), n=4, mend=False)
+    assert found.error == ""
+    left = {one["holder"]: one["bytes_per_run"] for one in found.report["growths"]}
+    assert left == {case.holder: case.left for case in cases if case.left}, found.text
+    assert found.report["healthy"] == (not left)
 
 
 def growth_of(case: Case, found: Answer) -> dict[str, Any]:
@@ -64,14 +86,91 @@ def test_what_the_collector_does_not_follow_is_found_by_the_containers(grower: G
     assert (told["texts"]["container"], told["texts"]["items_per_run"]) == ("list", 100)
 
 
-def test_the_counts_are_those_of_objgraph():
-    counted()  # what it imports is there from now on
-    counts = ObjectCounts()
-    counts.count()
-    wanted = dict(counted())
+def test_the_counts_are_those_of_objgraph_and_free_nothing():
+    class Cyclic:
+        def __init__(self) -> None:
+            self.me = self
+
+    gc.disable()
+    try:
+        for _ in range(3):
+            Cyclic()
+        counts = ObjectCounts()
+        counts.count()
+        wanted = objgraph.typestats(shortnames=False)
+    finally:
+        gc.enable()
+    told = counts.counts[0]
+    assert told[f"{__name__}.Cyclic"] == 3
     for name in ("builtins.module", "builtins.property", "torch.dtype"):
-        assert counts.counts[0].get(name) == wanted.get(name)
-    assert set(counts.counts[0]) >= {name for name, number in wanted.items() if number > 50}
+        assert told.get(name) == wanted.get(name)
+    assert set(told) >= {name for name, number in wanted.items() if number > 50}
+    gc.collect()
+
+
+@pytest.mark.parametrize(
+    ("codes", "kept"),
+    [
+        (["del x", "del x"], [0]),
+        (["del x", "x.clear()"], [0]),
+        (["del x.a", "x.a.b.clear()", "x.b.clear()"], [0, 2]),
+        (["x.clear()", "x['a'].clear()", "x.clear()"], [0, 2]),
+        (["x['a'].clear()", "x['b'].clear()"], [0, 1]),
+        (["x.pop('a')", "x.pop('a')", "x['b'].clear()"], [0, 2]),
+        (["del x[0]", "del x[1]", "del y[1]"], [0, 2]),
+        (["del x['a']", "x['b'] = x['b'].detach()"], [0, 1]),
+        (["x = x.detach()", "x = x.detach()", ""], [0, 1]),
+        (["%traceback_memory --drop", "import gc; gc.collect()"], [0, 1]),
+    ],
+)
+def test_mends_are_safe_one_after_the_other(codes, kept):
+    found = list(in_order([grown(code) for code in codes]))
+    assert [n for n, one in enumerate(found) if one.code] == [n for n in kept if codes[n]]
+    for code, one in zip(codes, found, strict=True):
+        if code and not one.code:
+            assert one.mend == f"Do better. `{codes[0]}` lets go of this too."
+    names: dict[str, Any] = {"y": [0, 1]}
+    names["x"] = SimpleNamespace(a=SimpleNamespace(b=[1]), b=[2]) if "x." in codes[0] else [1, 2]
+    if "'" in codes[0] or "x.clear" in codes[0]:
+        names["x"] = {"a": [1], "b": [2] if "detach" not in codes[-1] else torch.ones(1)}
+    elif "x.detach" in codes[0]:
+        names["x"] = torch.ones(1)
+    for one in found:
+        if not one.code.startswith("%"):
+            exec(one.code, names)
+
+
+def grown(code: str) -> Growth:
+    mend = f"Do better. `{code}` lets go of what there is." if code else "Do better."
+    where, state = None, "live"
+    return Growth(1, 1, 0, "x", "", "OTHER", "cpu", where, "x", mend, code, "", state)
+
+
+def test_a_process_that_grows_is_not_healthy_and_3_repetitions_are_needed_to_tell(grower):
+    growing = (
+        "import numpy as np\nrows = np.zeros(0)\ndef run():\n    global rows\n"
+        "    rows = np.concatenate([rows, np.ones(4 << 20)])"
+    )
+    found = grower.ask(HEAD + growing, n=4, mend=False)
+    assert found.error == ""
+    assert (found.report["growths"], found.report["healthy"]) == ([], False)
+    assert found.text.startswith("No tensor and no list grows over 4 repetitions, but the process")
+    report = nbinspect.leakwatch(lambda: None, 2)
+    assert isinstance(report.unexplained_bytes_per_run, nbinspect.Unavailable)
+    assert report.healthy
+
+
+def test_to_compile_again_each_time_is_not_healthy(grower):
+    again = (
+        "n = [0]\ndef run():\n    n[0] += 1\n"
+        "    torch.compile(lambda x: x.sin() * n[0], backend='eager')(torch.ones(3))"
+    )
+    found = grower.ask(HEAD + again, n=3, mend=False)
+    assert found.error == ""
+    assert (found.report["graphs_per_run"], found.report["healthy"]) == (1, False)
+    assert "compiles again in each" in found.text.replace("\n", " ")
+    once = "f = torch.compile(lambda x: x.sin(), backend='eager')\ndef run(): f(torch.ones(3))"
+    assert grower.ask(HEAD + once, n=3, mend=False).report["healthy"]
 
 
 HEALTHY = """
