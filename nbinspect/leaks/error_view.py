@@ -17,7 +17,7 @@ from nbinspect.blocks import (
     Unavailable,
     View,
 )
-from nbinspect.leaks.records import OutOfMemory, PinnedFrame, TracebackMemory
+from nbinspect.leaks.records import SHARED_MEMORY, OutOfMemory, PinnedFrame, TracebackMemory
 from nbinspect.memory.view import code_spans
 from nbinspect.render.format import cut_end
 
@@ -137,7 +137,8 @@ def _headline(found: TracebackMemory) -> tuple[Span, ...]:
 
 
 def _refused(oom: OutOfMemory) -> tuple[Span, ...]:
-    spans: list[Span] = [f"Out of memory on {oom.device}"]
+    place = f"memory on {oom.device}" if oom.device != SHARED_MEMORY else SHARED_MEMORY
+    spans: list[Span] = [f"Out of {place}"]
     if isinstance(oom.asked_bytes, int):
         spans += [": ", Size(oom.asked_bytes), " were asked for"]
     if isinstance(oom.free_bytes, int):
@@ -174,13 +175,15 @@ def _out_of_memory(oom: OutOfMemory) -> Iterator[Block]:
     rows = (
         ("asked for", oom.asked_bytes),
         ("free then", oom.free_bytes),
-        ("allocated by tensors", oom.allocated_bytes),
+        ("in use" if oom.device == SHARED_MEMORY else "allocated by tensors", oom.allocated_bytes),
         ("reserved but unallocated", oom.unallocated_bytes),
-        ("the device in all", oom.total_bytes),
+        ("there is in all", oom.total_bytes),
     )
     # torch's CPU allocator reserves nothing; elsewhere what is not known is said.
-    shown = tuple(row for row in rows if oom.device != "cpu" or not isinstance(row[1], Unavailable))
-    yield Table((Column(f"on {oom.device}"), Column("size", "bytes")), shown)
+    is_host = oom.device in {"cpu", SHARED_MEMORY}
+    shown = tuple(row for row in rows if not (is_host and isinstance(row[1], Unavailable)))
+    place = SHARED_MEMORY if oom.device == SHARED_MEMORY else f"on {oom.device}"
+    yield Table((Column(place), Column("size", "bytes")), shown)
     if oom.setting:
         spans: tuple[Span, ...] = (
             "There was enough, but in pieces. Restart the kernel and run this before torch is imported:",
@@ -192,5 +195,6 @@ def _out_of_memory(oom: OutOfMemory) -> Iterator[Block]:
         yield Advice(code_spans(one.what), one.code, one.size_bytes)
     if oom.holdings:
         holders = tuple((one.kind, one.owner, one.size_bytes) for one in oom.holdings)
-        title = f"{len(holders)} largest holders on {oom.device} now"
+        where = "cpu" if oom.device == SHARED_MEMORY else oom.device
+        title = f"{len(holders)} largest holders on {where} now"
         yield Fold(title, (Table(HOLDERS, holders),))

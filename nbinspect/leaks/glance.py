@@ -12,12 +12,13 @@ from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.native import walk
 from nbinspect.heapgraph.objects import isinstance_of, referents
-from nbinspect.leaks.last_error import ErrorStores, error_text, steps
-from nbinspect.leaks.out_of_memory import is_about_memory
+from nbinspect.leaks.last_error import ErrorStores, held_by_error, steps
+from nbinspect.leaks.out_of_memory import is_refusal
 from nbinspect.tensors import class_dict, is_node, is_tensor, looking, storages
 
 MOST_OBJECTS = 20_000
 MOST_NODES = 2_000
+AN_END = 100  # calls at either end of a runaway recursion
 BUDGET_S = 0.1
 LEAVES = (str, int, float, bytes, type, ModuleType, type(None))
 CALLS = (FrameType, TracebackType, BaseException)
@@ -31,10 +32,12 @@ def worth_a_look(threshold_bytes: int) -> bool:
     """
     stores = ErrorStores()
     try:
-        if any(is_about_memory(error_text(error)) for error in stores.errors):
+        if any(map(is_refusal, stores.errors)):
             return True
         calls = [step.tb_frame for one in stores.tracebacks for step in steps(one)]
-        values = [value for frame in calls[-200:] for value in _own(frame).values()]
+        looked_at = calls if len(calls) <= 2 * AN_END else calls[:AN_END] + calls[-AN_END:]
+        values = [value for frame in looked_at for value in _own(frame).values()]
+        values += [value for error in stores.errors for value in held_by_error(error).values()]
         with collector_paused(), looking():
             there = _sizes(values)
             if sum(there.values()) < threshold_bytes:

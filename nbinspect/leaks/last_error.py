@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import Any
 
 from nbinspect import notebook
+from nbinspect.heapgraph.objects import instance_dict
 
 _SLOTS = vars(BaseException)  # a class of the user's may have properties of these names
 RESULT_ERRORS = ("error_before_exec", "error_in_exec")
@@ -91,6 +92,11 @@ def traceback_of(error: BaseException) -> TracebackType | None:
     """Give an error's traceback, running no code of its class."""
     found: TracebackType | None = _SLOTS["__traceback__"].__get__(error)
     return found
+
+
+def held_by_error(error: BaseException) -> dict[str, Any]:
+    """Give what an error holds itself: its attributes, and what it was called with."""
+    return {**(instance_dict(error) or {}), "args": _SLOTS["args"].__get__(error)}
 
 
 def chained(errors: Iterable[BaseException]) -> Iterator[BaseException]:

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator
 
 from nbinspect import _torch
 from nbinspect.blocks import Reading, Unavailable
 from nbinspect.heapgraph.letting_go import is_assignable
+from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.holders import census
-from nbinspect.leaks.records import LetGo, OutOfMemory
+from nbinspect.leaks.records import SHARED_MEMORY, LetGo, OutOfMemory
 from nbinspect.memory.holdings import holdings
 from nbinspect.memory.records import Waste
 from nbinspect.memory.system import host_memory
@@ -18,25 +20,34 @@ from nbinspect.memory.waste import wasted
 from nbinspect.records import Holding
 
 SIZE = r"(\d+(?:\.\d+)?) ?(bytes|[KMGT]i?B)"
-ASKED = rf"(?:[Tt]ried to allocate|Unable to allocate) {SIZE}"
-TOTAL = (rf"total capacity of {SIZE}", rf"{SIZE} total capacity", rf"max allowed: {SIZE}")
+ASKED = rf"(?:[Tt]ried to allocate|Unable to allocate|unable to mmap) {SIZE}"
+TOTAL = (  # torch 2.1 spells it "capacty"
+    rf"total capac\w+ of {SIZE}",
+    rf"{SIZE} total capacity",
+    rf"max allowed: {SIZE}",
+)
 FREE = (rf"of which {SIZE} is free", rf"{SIZE} free")
 ALLOCATED = (
     rf"{SIZE} is allocated by PyTorch",
     rf"{SIZE} already allocated",
     rf"MPS allocated: {SIZE}",
 )
-UNALLOCATED = (rf"{SIZE} is reserved by PyTorch but unallocated",)
+UNALLOCATED = (rf"{SIZE} is reserved by PyTorch but unallocated", rf"{SIZE} cached")
 RESERVED = (rf"{SIZE} reserved in total",)
+REFUSED = re.compile(r"out of memory|allocate memory|not enough memory|Unable to allocate")
 # The driver and its libraries do not say how much was asked for; nor does torch beyond 1 EB.
 OF_DRIVER = re.compile(
     r"(CUDA|HIP) error: out of memory|_STATUS_ALLOC_FAILED|Tried to allocate more than 1EB"
 )
+OF_SHARED = re.compile(r"unable to allocate shared memory|out of shared memory")
+ACCELERATOR = re.compile(r"\b(CUDA|XPU|MPS|HIP)\b|_STATUS_ALLOC_FAILED")
+SHARED_FILES = "/dev/shm"
 CONF = re.compile(r"PYTORCH_(?:\w+_)?ALLOC_CONF")
-CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 SETTING = "expandable_segments:True"
 N_FIRST = 3
 N_HOLDINGS = 10
+NAMES = {"XPU": "xpu", "MPS": "mps"}
 UNITS = {"bytes": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 
 
@@ -51,11 +62,13 @@ def out_of_memory(errors: Iterable[BaseException], pinned_bytes: int) -> OutOfMe
     Blind to: what was freed between the error and this question; the error keeps most of it.
     Source: the error's message; the figures in it are the allocator's own.
     """
-    said = next((text for text in map(_text, errors) if is_about_memory(text)), None)
-    if said is None:
+    refused = next(filter(is_refusal, errors), None)
+    if refused is None:
         return None
+    said = _text(refused)
     device, unallocated = _device(said), _unallocated(said)
-    here = [one for one in census().storages if one.device == device]
+    place = "cpu" if device == SHARED_MEMORY else device
+    here = [one for one in census().storages if one.device == place]
     free, total, allocated = _counters(said, device, sum(one.size_bytes for one in here))
     held = holdings(here)
     return OutOfMemory(
@@ -67,12 +80,14 @@ def out_of_memory(errors: Iterable[BaseException], pinned_bytes: int) -> OutOfMe
         unallocated_bytes=unallocated,
         setting=_setting(said, unallocated),
         holdings=held[:N_HOLDINGS],
-        let_go=tuple(_first(pinned_bytes, wasted(here, device), held)),
+        let_go=tuple(_first(pinned_bytes, wasted(here, place), held)),
     )
 
 
 def _counters(said: str, device: str, held_bytes: int) -> tuple[Reading, Reading, Reading]:
-    """Give (free, total, allocated): as the error says, of the CPU as the system says."""
+    """Give (free, total, allocated): as the error says, else as the system does."""
+    if device == SHARED_MEMORY:
+        return _shared_memory()
     if device != "cpu":
         return _size(said, *FREE), _size(said, *TOTAL), _size(said, *ALLOCATED)
     host = host_memory()
@@ -82,10 +97,25 @@ def _counters(said: str, device: str, held_bytes: int) -> tuple[Reading, Reading
     return free, host.total_bytes, held_bytes
 
 
+def _shared_memory() -> tuple[Reading, Reading, Reading]:
+    """Give (free, total, used) of the memory that processes share, where Linux keeps it."""
+    try:
+        found = shutil.disk_usage(SHARED_FILES)
+    except OSError:
+        unknown = Unavailable("the system does not say")
+        return unknown, unknown, unknown
+    return found.free, found.total, found.used
+
+
+def is_refusal(error: BaseException) -> bool:
+    """Say whether an error is an allocator's refusal: torch's, the driver's, NumPy's, Python's."""
+    return isinstance_of(error, MemoryError) or is_about_memory(_text(error))
+
+
 def is_about_memory(text: str) -> bool:
     """Say whether an error's message is an allocator's refusal."""
-    refused = "out of memory" in text or "allocate memory" in text or "Unable to allocate" in text
-    return (refused and re.search(ASKED, text) is not None) or OF_DRIVER.search(text) is not None
+    is_refused = REFUSED.search(text) is not None and re.search(ASKED, text) is not None
+    return is_refused or any(one.search(text) for one in (OF_DRIVER, OF_SHARED))
 
 
 def _text(error: BaseException) -> str:
@@ -96,12 +126,13 @@ def _text(error: BaseException) -> str:
 
 
 def _device(said: str) -> str:
-    if "Unable to allocate" in said or "CPUAllocator" in said:
+    if OF_SHARED.search(said):
+        return SHARED_MEMORY
+    kind = ACCELERATOR.search(said)
+    if kind is None or "CPUAllocator" in said:
         return "cpu"
-    kind = re.search(r"\b(CUDA|XPU|MPS|HIP)\b", said)
-    names = {"XPU": "xpu", "MPS": "mps"}
     index = re.search(r"GPU (\d+)", said)
-    return f"{names.get(kind[1], 'cuda') if kind else 'cuda'}:{index[1] if index else 0}"
+    return f"{NAMES.get(kind[1], 'cuda')}:{index[1] if index else 0}"
 
 
 def _size(said: str, *patterns: str) -> Reading:

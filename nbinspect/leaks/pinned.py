@@ -12,7 +12,7 @@ from nbinspect import notebook
 from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import HeapGraph, collector_paused
 from nbinspect.heapgraph.objects import instance_dict, isinstance_of
-from nbinspect.leaks.last_error import ErrorStores, error_text, steps, traceback_of
+from nbinspect.leaks.last_error import ErrorStores, error_text, held_by_error, steps, traceback_of
 from nbinspect.leaks.out_of_memory import out_of_memory
 from nbinspect.leaks.records import PinnedFrame, TracebackMemory
 from nbinspect.records import SourceLine
@@ -24,7 +24,6 @@ MOST_NAMES = 8
 CALLS = (FrameType, TracebackType, BaseException)
 PRINTERS = ("stack_data", "executing")  # IPython's own way of printing a traceback
 Key = tuple[str, int]
-ERROR_ARGS = vars(BaseException)["args"]
 NOTHING: frozenset[Key] = frozenset()
 
 
@@ -221,7 +220,7 @@ class _Weighing:
 
     def _of_error(self, error: BaseException) -> PinnedFrame:
         """Say what an error holds itself: what it was called with, and its attributes."""
-        values = {**(instance_dict(error) or {}), "args": ERROR_ARGS.__get__(error)}
+        values = held_by_error(error)
         keys = NOTHING.union(*(self._keys_of(id(one)) for one in values.values()))
         last = next(reversed(list(steps(traceback_of(error)))), None)
         where = SourceLine(None, "", 0, "")

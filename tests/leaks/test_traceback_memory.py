@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import subprocess
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -285,11 +286,29 @@ MPS = (
     "MPS backend out of memory (MPS allocated: 17.00 GB, other allocations: 224.00 MB, max "
     "allowed: 18.13 GB). Tried to allocate 256.00 KB on private pool."
 )
-CPU = (
-    "[enforce fail at alloc_cpu.cpp:127] err == 0. DefaultCPUAllocator: can't allocate memory: "
-    "you tried to allocate 4000000000000000 bytes. Error code 12 (Cannot allocate memory)"
+WINDOWS = (
+    "[enforce fail at alloc_cpu.cpp:117] data. DefaultCPUAllocator: not enough memory: you "
+    "tried to allocate 31850496000 bytes."
 )
-NUMPY = "Unable to allocate 7.45 GiB for an array with shape (1000000000,) and data type float64"
+NO_PART_FREE = (  # torch 2.1, misspelt there
+    "CUDA out of memory. Tried to allocate 1.70 GiB. GPU 0 has a total capacty of 6.00 GiB of which 0 "
+    "bytes is free. Of the allocated memory 2.93 GiB is allocated by PyTorch, and 2.30 GiB is "
+    "reserved by PyTorch but unallocated."
+)
+CACHED = (  # torch 1.3
+    "CUDA out of memory. Tried to allocate 1024.00 KiB (GPU 0; 11.17 GiB total capacity; 10.90 GiB "
+    "already allocated; 576.00 KiB free; 30.96 MiB cached)"
+)
+HIP = (
+    "HIP out of memory. Tried to allocate 16.00 GiB. GPU 0 has a total capacity of 15.24 GiB of which "
+    "15.09 GiB is free. Of the allocated memory 0 bytes is allocated by PyTorch, and 0 bytes is "
+    "reserved by PyTorch but unallocated. If reserved but unallocated memory is large try setting "
+    "PYTORCH_HIP_ALLOC_CONF=expandable_segments:True to avoid fragmentation."
+)
+BUS = (
+    "DataLoader worker (pid 7) is killed by signal: Bus error. It is possible that dataloader's "
+    "workers are out of shared memory. Please try to raise your shared memory limit."
+)
 POOLS = NEW.replace(
     "18.00 GiB is allocated by PyTorch, and",
     "18.00 GiB is allocated by PyTorch, with 5.00 GiB allocated in private pools (e.g., CUDA "
@@ -315,11 +334,17 @@ MIB, GIB = 1 << 20, 1 << 30
         (DRIVER, "cuda:0", None, None, None, None),
         (CUBLAS, "cuda:0", None, None, None, None),
         (MPS, "mps:0", 256 * KIB, None, 17 * GIB, None),
-        (CPU, "cpu", 4_000_000_000_000_000, ..., ..., None),
-        (NUMPY, "cpu", round(7.45 * GIB), ..., ..., None),
+        (NO_PART_FREE, "cuda:0", round(1.7 * GIB), 0, round(2.93 * GIB), round(2.3 * GIB)),
+        (CACHED, "cuda:0", MIB, 576 * KIB, round(10.9 * GIB), round(30.96 * MIB)),
+        (HIP, "cuda:0", 16 * GIB, round(15.09 * GIB), 0, 0),
+        (WINDOWS, "cpu", 31_850_496_000, ..., ..., None),
+        (BUS, "shared memory", None, ..., ..., None),
     ],
-    ids=["cuda before 2.1", "cuda", "pools", "xpu", "driver", "cublas", "mps", "cpu", "numpy"],
-)
+    ids=[
+        "cuda before 2.1", "cuda", "pools", "xpu", "driver", "cublas", "mps", "cuda 2.1",
+        "cuda 1.3", "hip", "windows", "bus error",
+    ],
+)  # fmt: skip
 def test_what_an_allocator_says(said, device, asked, free, allocated, unallocated):
     oom = out_of_memory([ValueError("x"), RuntimeError(said)], 0)
     assert oom is not None
@@ -336,8 +361,48 @@ def test_what_an_allocator_says(said, device, asked, free, allocated, unallocate
             assert abs(got - wanted) < 2
 
 
+REFUSED = """
+import resource, numpy, torch
+torch.set_num_threads(1)
+from nbinspect.leaks.out_of_memory import out_of_memory
+convolution, image = torch.nn.Conv2d(3, 64, 3), torch.ones(64, 3, 256, 256)
+with open("/proc/self/statm") as file:
+    limit = 4096 * int(file.read().split()[0]) + (300 << 20)
+resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+for code in CODES:
+    try:
+        eval(code)
+    except Exception as error:
+        found = out_of_memory([error], 0)
+        asked = found and found.asked_bytes
+        print(found and found.device, asked if isinstance(asked, int) else None)
+"""
+"""What a process of its own says of code that its limit refuses."""
+CODES = {
+    "torch.empty(10**14)": ("cpu", 4 * 10**14),
+    "torch.zeros(1 << 30, dtype=torch.uint8)": ("cpu", 1 << 30),
+    "convolution(image)": ("cpu", 64 * 64 * 254 * 254 * 4),
+    "torch.cat([image] * 10)": ("cpu", 10 * 64 * 3 * 256 * 256 * 4),
+    "numpy.ones(1 << 28)": ("cpu", 2 << 30),
+    "bytes(1 << 30)": ("cpu", None),
+    "[0] * (1 << 28)": ("cpu", None),
+    "torch.from_file(FILE, shared=True, size=1 << 28)": ("cpu", 1 << 30),
+    "torch.UntypedStorage._new_shared(10**14)": ("shared memory", None),
+}
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a limit as Linux keeps it")
+def test_what_the_host_really_refuses(tmp_path):
+    code = f"CODES, FILE = {list(CODES)}, {str(tmp_path / 'x')!r}\n{REFUSED}"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    told = [tuple(line.rsplit(" ", 1)) for line in done.stdout.splitlines()]
+    assert dict(zip(CODES, told, strict=True)) == {
+        code: (device, str(asked)) for code, (device, asked) in CODES.items()
+    }
+
+
 def test_the_setting_is_named_only_where_it_helps_and_is_not_on(monkeypatch):
-    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"):
+    for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF"):
         monkeypatch.delenv(name, raising=False)
 
     def setting(said: str) -> str:
@@ -350,10 +415,10 @@ def test_the_setting_is_named_only_where_it_helps_and_is_not_on(monkeypatch):
     )
     assert "PYTORCH_CUDA_ALLOC_CONF" in setting(OLD)
     assert setting(NEW.replace("3.00 GiB is reserved", "3.00 MiB is reserved")) == ""
-    assert setting(CPU) == setting(MPS) == ""
+    assert setting(WINDOWS) == setting(MPS) == ""
     monkeypatch.setenv("PYTORCH_ALLOC_CONF", "max_split_size_mb:128")
     assert "'max_split_size_mb:128,expandable_segments:True'" in setting(NEW)
-    monkeypatch.setenv("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
+    monkeypatch.setenv("PYTORCH_HIP_ALLOC_CONF", "expandable_segments:True")
     assert setting(NEW) == ""
 
 
@@ -371,6 +436,38 @@ def test_out_of_memory_names_what_to_let_go_of(fail):
     assert TracebackMemory.from_dict(found.to_dict()) == found
 
 
+def in_a_call_far_out() -> None:
+    def down(n: int) -> None:
+        down(n + 1)
+
+    held = torch.ones(768)
+    down(held.ndim)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [in_a_call_far_out, with_arguments, chained, grouped, in_backward],
+    ids=lambda one: one.__name__,
+)
+def test_a_glance_sees_it_wherever_it_is(function, fail):
+    fail(function)
+    assert glance.worth_a_look(3 * KIB)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [lambda: torch.UntypedStorage._new_shared(10**14), lambda: bytes(1 << 50)],
+    ids=["shared memory", "Python"],
+)
+def test_a_refusal_without_a_size_is_told_too(refused, fail):
+    fail(refused)
+    assert glance.worth_a_look(1 << 40)
+    found = nbinspect.traceback_memory()
+    assert found.oom is not None
+    assert found.text().startswith(f"Out of {found.oom.device.replace('cpu', 'memory on cpu')}, ")
+    assert "in all" in found.text()
+
+
 def test_a_glance_tells_much_from_little(fail):
     model = nn.Linear(512, 512)
 
@@ -382,5 +479,5 @@ def test_a_glance_tells_much_from_little(fail):
     fail(work)
     assert glance.worth_a_look(3 << 20)
     assert not glance.worth_a_look(16 << 20)
-    assert is_about_memory(CPU)
+    assert is_about_memory(WINDOWS)
     assert not is_about_memory("we are out of memory today")
