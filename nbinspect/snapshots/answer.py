@@ -12,6 +12,7 @@ from nbinspect.snapshots.reading import number, read, text
 from nbinspect.snapshots.records import AllocatorSnapshot, SegmentMap
 from nbinspect.snapshots.replay import Replay, replay, stretches, thinned
 
+TICK_S = 1e-9  # between entries of the same microsecond
 STATES = ("active_allocated", "active_pending_free", "inactive")
 
 
@@ -32,7 +33,7 @@ def memsnapshot(path: str | os.PathLike[str], *, device: int | None = None) -> A
 
     Cost: under 1 s for 20,000 entries. Needs neither torch nor a network.
     Blind to: who held the memory: a snapshot knows who asked for it. What was allocated and freed
-    before the log began. Sizes in the log are those asked for, before rounding to blocks.
+    before the log began. What was freed counts as what was asked for, before rounding to a block.
     Source: the format that ``torch.cuda.memory._snapshot`` documents.
     """
     file = Path(path).expanduser()
@@ -112,11 +113,17 @@ def _device(found: dict[str, Any], wanted: int | None) -> int:
 
 
 def _times(trace: list[Any]) -> tuple[int, list[float]]:
-    """Give the log's start and each entry's seconds since; old files have numbers instead."""
+    """Give the log's start and each entry's seconds since; old files have numbers instead.
+
+    Clocks tick in microseconds and differ between threads: an entry is after the one before it.
+    """
     if not trace or not all(isinstance(one, dict) and "time_us" in one for one in trace):
         return 0, [float(index + 1) for index in range(len(trace))]
-    start = number(trace[0], "time_us")
-    return start, [max(0.0, (number(one, "time_us") - start) / 1e6) for one in trace]
+    start, now, times = number(trace[0], "time_us"), -TICK_S, list[float]()
+    for one in trace:
+        now = max(now + TICK_S, (number(one, "time_us") - start) / 1e6)
+        times.append(now)
+    return start, times
 
 
 def _segment(segment: Any) -> SegmentMap:

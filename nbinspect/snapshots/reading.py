@@ -9,6 +9,8 @@ from typing import Any
 from nbinspect.snapshots.unpickling import UnreadableError, file_bytes, tried, unpickled
 
 MOST_ENTRIES = 5_000_000
+MOST = 1 << 63
+UNSIGNED = ("size", "device_free", "time_us")
 ZIP = b"PK\x03\x04"
 
 
@@ -58,11 +60,13 @@ def number(entry: Any, key: str, default: int | None = None) -> int:
     """Take a whole number out of an entry.
 
     Raises:
-        ValueError: it has none.
+        ValueError: it has none, or a size or time that cannot be.
     """
     value = entry.get(key, default) if isinstance(entry, Mapping) else None
     if type(value) is not int:
         raise ValueError(f"it is no snapshot: an entry's {key} is no number")
+    if not 0 <= value < MOST and key.endswith(UNSIGNED):
+        raise ValueError(f"it is no snapshot: an entry's {key} is out of range")
     return value
 
 

@@ -43,7 +43,7 @@ class Allocation:
     """One call of the allocator.
 
     Attributes:
-        size_bytes: what was asked for; of a block from before the log, its size.
+        size_bytes: what was asked for; of one that is there before or after the log, its block's.
         where: the line that asked, the user's own first; None if nobody recorded it.
         function: the function that the line is in.
         start_s: when, None if before the log began.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import Any
@@ -14,6 +14,7 @@ from nbinspect.snapshots.records import Allocation, Annotation, FailedAllocation
 RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 ACTIVE = {"alloc": 1, "free_completed": -1}
 ALLOCATED = {"alloc": 1, "free_requested": -1}
+ALLOCATED_BLOCK = "active_allocated"
 MOST_MOMENTS = 3000
 
 
@@ -52,20 +53,45 @@ def replay(
         sum(one.active_bytes for one in maps),
         sum(one.total_bytes for one in maps),
     )
+    segments = list(segments)
+    sizes = _sizes(trace, segments)
     curves = [
-        _curve(trace, signs, end)
+        _curve(trace, sizes, signs, end)
         for signs, end in zip((ALLOCATED, ACTIVE, RESERVES), ends, strict=True)
     ]
     found = Replay([Moment(*row) for row in zip([0.0, *times], *curves, strict=True)])
-    _Lives(found, Lines()).play(trace, times, segments)
+    _Lives(found, Lines()).play(trace, sizes, times, segments)
     return found
 
 
-def _curve(trace: list[Any], signs: dict[str, int], end: int) -> list[int]:
+def _sizes(trace: list[Any], segments: list[Any]) -> list[int]:
+    """Give each entry's bytes: of an allocation that lives to the end its block's, as in the totals."""
+    sizes = [number(one, "size", 0) for one in trace]
+    blocks = {at: size for at, size, state, _ in _blocks_of(segments) if state == ALLOCATED_BLOCK}
+    seen = set[int]()
+    for index in range(len(trace) - 1, -1, -1):
+        if text(trace[index], "action") in ALLOCATED:
+            at = number(trace[index], "addr")
+            if at not in seen and text(trace[index], "action") == "alloc":
+                sizes[index] = blocks.get(at, sizes[index])
+            seen.add(at)
+    return sizes
+
+
+def _blocks_of(segments: list[Any]) -> Iterator[tuple[int, int, str, Any]]:
+    """Yield (address, bytes, state, itself) of each block; old files do not tell their addresses."""
+    for segment in segments:
+        address = number(segment, "address", 0)
+        for block in segment["blocks"]:
+            size, at = number(block, "size"), number(block, "address", address)
+            address = at + size
+            yield at, size, text(block, "state"), block
+
+
+def _curve(trace: list[Any], sizes: list[int], signs: dict[str, int], end: int) -> list[int]:
     """Give the bytes before the first entry and after each, so that they end at `end`."""
     steps = [
-        signs[action] * number(one, "size") if (action := text(one, "action")) in signs else 0
-        for one in trace
+        signs.get(text(one, "action"), 0) * size for one, size in zip(trace, sizes, strict=True)
     ]
     return list(accumulate(steps, initial=end - sum(steps)))
 
@@ -78,23 +104,20 @@ class _Lives:
         self._lines = lines
         self._open: dict[int, tuple[float, int, Line, int]] = {}
 
-    def play(self, trace: list[Any], times: list[float], segments: Iterable[Any]) -> None:
-        for one, time_s in zip(trace, times, strict=True):
+    def play(
+        self, trace: list[Any], sizes: list[int], times: list[float], segments: list[Any]
+    ) -> None:
+        for one, size, time_s in zip(trace, sizes, times, strict=True):
             action = text(one, "action")
             if action == "alloc":
                 line = self._lines.of(one)
-                self._open[number(one, "addr")] = (
-                    time_s,
-                    number(one, "size"),
-                    line,
-                    number(one, "stream", 0),
-                )
+                self._open[number(one, "addr")] = time_s, size, line, number(one, "stream", 0)
             elif action == "free_requested":
                 self._end(one, time_s)
             elif action == "oom":
                 line = self._lines.of(one)
-                sizes = number(one, "size"), number(one, "device_free", 0)
-                self._found.oom.append(FailedAllocation(time_s, *sizes, *line))
+                free = number(one, "device_free", 0)
+                self._found.oom.append(FailedAllocation(time_s, size, free, *line))
         self._blocks(segments)
         for start_s, size, line, stream in self._open.values():
             self._found.allocations.append(Allocation(size, *line, start_s, None, stream))
@@ -109,16 +132,12 @@ class _Lives:
             start, size, line, stream = known
         self._found.allocations.append(Allocation(size, *line, start, time_s, stream))
 
-    def _blocks(self, segments: Iterable[Any]) -> None:
+    def _blocks(self, segments: list[Any]) -> None:
         """Add what is allocated at the end and was so before the log began."""
         for segment in segments:
-            address = number(segment, "address", 0)
             stream = number(segment, "stream", 0)
-            for block in segment["blocks"]:
-                size = number(block, "size")
-                at = number(block, "address", address)
-                address = at + size
-                if text(block, "state") == "active_allocated" and at not in self._open:
+            for at, size, state, block in _blocks_of([segment]):
+                if state == ALLOCATED_BLOCK and at not in self._open:
                     line = self._lines.of(block)
                     self._found.allocations.append(Allocation(size, *line, None, None, stream))
 

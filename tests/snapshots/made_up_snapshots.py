@@ -47,15 +47,16 @@ class Program:
         self._log("segment_alloc", self.address, self.size, MACHINERY)
 
     def alloc(self, size: int, frames: list[Any], *, logged: bool = True) -> int:
-        at, self.next = self.next, self.next + size
-        self.blocks[at] = {"address": at, "size": size, "requested_size": size, "frames": frames}
+        block = -(-size // 512) * 512
+        at, self.next = self.next, self.next + block
+        self.blocks[at] = {"address": at, "size": block, "requested_size": size, "frames": frames}
         self.blocks[at]["state"] = "active_allocated"
         if logged:
             self._log("alloc", at, size, frames)
         return at
 
     def free(self, at: int, *, waits: bool = False) -> None:
-        size = self.blocks[at]["size"]
+        size = self.blocks[at]["requested_size"]
         self._log("free_requested", at, size, [])
         if waits:
             self.blocks[at]["state"] = "active_pending_free"
@@ -73,7 +74,8 @@ class Program:
         if used < self.size:
             rest = {"address": self.next, "size": self.size - used, "requested_size": 0}
             blocks.append(rest | {"state": "inactive", "frames": []})
-        allocated = sum(one["size"] for one in blocks if one["state"] == "active_allocated")
+        used = [one for one in blocks if one["state"] == "active_allocated"]
+        allocated = sum(one["size"] for one in used)
         waiting = sum(one["size"] for one in blocks if one["state"] == "active_pending_free")
         return {
             "device": self.device,
@@ -81,7 +83,7 @@ class Program:
             "total_size": self.size,
             "allocated_size": allocated,
             "active_size": allocated + waiting,
-            "requested_size": allocated,
+            "requested_size": sum(one["requested_size"] for one in used),
             "stream": 0,
             "segment_type": "large",
             "segment_pool_id": (0, 0),

@@ -23,6 +23,7 @@ from made_up_snapshots import (
     FORWARD,
     KERNEL,
     MIB,
+    START_US,
     Program,
     old,
     snapshot,
@@ -299,6 +300,55 @@ def test_the_curve_is_what_the_calls_add_up_to(calls):
     assert (record.allocated_bytes, record.peak_bytes) == (held, peak)
     assert record.timeline[-1].allocated_bytes == held
     assert sum(one.size_bytes for one in record.alive_at(record.peak_time_s)) == peak
+
+
+@given(st.lists(st.tuples(st.integers(1, 20_000), st.booleans()), max_size=40), st.integers(1, 50))
+@settings(max_examples=60)
+def test_what_was_alive_adds_up_to_the_curve_whatever_clocks_and_rounding_do(calls, n_per_tick):
+    program, alive = Program(1 << 30), []
+    for size, frees in calls:
+        if frees and alive:
+            program.free(alive.pop(len(alive) // 2))
+        else:
+            alive.append(program.alloc(size, FORWARD if size % 2 else CELL))
+    for at, one in enumerate(program.trace):
+        one["time_us"] = START_US + at // n_per_tick * (-1 if n_per_tick > 40 else 1)
+    found = snapshot(program)
+    record = as_record(found, "x")
+    times = [one.time_s for one in record.timeline]
+    assert times == sorted(times)
+    assert sum(one.size_bytes for one in record.alive_at(record.peak_time_s)) == record.peak_bytes
+    left = sum(one.size_bytes for one in record.alive_at(times[-1]))
+    assert left == record.allocated_bytes == found["segments"][0]["allocated_size"]
+    for one in record.timeline[1:]:  # the first is what was there before the first entry
+        assert sum(line.size_bytes for line in record.alive_at(one.time_s)) == one.allocated_bytes
+
+
+@pytest.mark.parametrize("name", ["training", "inference"])
+def test_a_real_file_adds_up(name):
+    path = Path(os.environ.get("NBINSPECT_SNAPSHOTS", "")) / f"{name}.pickle.gz"
+    if not path.exists():
+        pytest.skip("NBINSPECT_SNAPSHOTS names no folder with real files")
+    record = memsnapshot(path)
+    found = pickle.loads(gzip.decompress(path.read_bytes()))
+    for key, told in [("total_size", record.reserved_bytes), ("active_size", record.active_bytes)]:
+        assert told == sum(one[key] for one in found["segments"])
+    for time_s, size in [
+        (record.peak_time_s, record.peak_bytes),
+        (record.timeline[-1].time_s, record.allocated_bytes),
+    ]:
+        assert sum(one.size_bytes for one in record.alive_at(time_s)) == size
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("size", -1), ("size", 1 << 63), ("time_us", -1), ("time_us", 10**30), ("size", True)],
+)
+def test_numbers_that_cannot_be_are_refused(key, value):
+    found = training()
+    found["device_traces"][0][2][key] = value
+    with pytest.raises(ValueError, match=rf"an entry's {key} is (out of range|no number)"):
+        as_record(found, "x")
 
 
 def test_20_000_entries_take_under_2_seconds(tmp_path):
