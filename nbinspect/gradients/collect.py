@@ -39,13 +39,13 @@ class Final:
 class _Reading:
     """Scalars of one step, of which some wait on their devices for the read."""
 
-    numbers: tuple[int, ...]
     reached: list[int]
     live: list[int]
     columns: dict[str, list[measure.Scalar]]
     finals: list[Final | None]
     sizes: list[int]
     pairs: list[int]
+    parameters: Sequence[torch.Tensor]
     exponents: tuple[Exponents, ...] = ()
 
 
@@ -72,6 +72,8 @@ class Writer:
         learning_rates: of its groups, at the last step.
         listed: ids of its parameters, for as long as they are the same.
         order: which of them are watched, in the order of their modules.
+        numbers: which these are among all.
+        keys: their ids, at the last step.
     """
 
     def __init__(
@@ -89,7 +91,8 @@ class Writer:
         self.learning_rates: tuple[float, ...] = ()
         self.listed: tuple[int, ...] = ()
         self.order: list[int] = []
-        self._key: tuple[int, ...] = ()
+        self.numbers: tuple[int, ...] = ()
+        self.keys: tuple[int, ...] = ()
         self._kept = None if light else Kept(desk, exact=exact)
         self._left: _Left | None = None
         self._reading: _Reading | None = None
@@ -130,7 +133,6 @@ class Writer:
     def before(
         self,
         parameters: Sequence[torch.Tensor],
-        numbers: tuple[int, ...],
         finals: Mapping[int, Final],
         *,
         histogram: bool = False,
@@ -139,31 +141,31 @@ class Writer:
 
         Args:
             parameters: those that it has.
-            numbers: which these are among all.
             finals: by id, the gradients as backward left them.
             histogram: count their exponents too.
         """
         key = tuple(map(id, parameters))
-        if key != self._key:
-            self._key = key
+        if key != self.keys:
+            self.keys = key
             self._kept = None if self._kept is None else Kept(self._desk, exact=self._exact)
         gradients: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         live: list[int] = []
         reached: list[int] = []
         for at, one in enumerate(parameters):
-            gradient = measure.dense(one.grad) if one.grad is not None else None
+            grad = one.grad
+            gradient = measure.dense(grad) if grad is not None else None
             weight = measure.dense(one) if gradient is not None else None
             if gradient is not None and weight is not None:
                 live.append(at)
                 gradients.append(gradient)
                 weights.append(weight)
-            if id(one) in finals:
+            if key[at] in finals:
                 reached.append(at)
         own = [finals.get(key[at]) for at in live]
         columns = _before_clipping(own, gradients, self._desk)
         sizes = [parameters[at].numel() for at in live]
-        reading = _Reading(numbers, reached, live, columns, own, sizes, [])
+        reading = _Reading(reached, live, columns, own, sizes, [], parameters)
         self._compare(reading, gradients, weights)
         columns["nonzero"] = _nonzeros(columns, gradients, self._desk)
         if histogram:
@@ -184,16 +186,11 @@ class Writer:
         reading.pairs = found.pairs
 
     def after(
-        self,
-        parameters: Sequence[torch.Tensor],
-        losses: list[torch.Tensor],
-        scale: float | None,
-        grad_scale: float | None,
+        self, losses: list[torch.Tensor], scale: float | None, grad_scale: float | None
     ) -> tuple[Part, list[float]] | None:
         """Measure what the optimizer has written, and read all of it at once.
 
         Args:
-            parameters: those that it has.
             losses: scalars to be read along.
             scale: what the gradients were multiplied by before backward.
             grad_scale: the same, if the optimizer itself divides by it.
@@ -201,15 +198,16 @@ class Writer:
         reading, self._reading = self._reading, None
         if reading is None:
             return None
-        kept = self._kept
+        kept, parameters = self._kept, reading.parameters
         if kept is not None:
             new = [measure.dense(parameters[at]) for at in reading.live]
             solid = [one for one in new if one is not None]
             reading.columns["update"] = kept.updates(reading.live, solid)
         columns, read = _read(reading.columns, losses)
         if kept is not None:
-            norms = zip(columns["update"], kept.scales(reading.live), strict=True)
-            columns["update"] = [norm * scale for norm, scale in norms]
+            scales = kept.scales(reading.live)
+            norms = zip(columns["update"], reading.live, strict=True)
+            columns["update"] = [norm * scales.get(at, 1.0) for norm, at in norms]
         figures = Figures(
             len(parameters),
             reading.reached,
@@ -225,7 +223,7 @@ class Writer:
         bad = _bad_counts(reading, columns, parameters)
         part = Part(
             self.name,
-            reading.numbers,
+            self.numbers,
             figures,
             bad,
             self.learning_rates,
@@ -263,7 +261,6 @@ def _read(
 def skipped(
     writer: Writer,
     parameters: Sequence[torch.Tensor],
-    numbers: tuple[int, ...],
     finals: Mapping[int, Final],
     losses: list[torch.Tensor],
     *,
@@ -285,7 +282,9 @@ def skipped(
         scale,
     )
     bad = [(at, *final.bad) for at, final in own if final.bad and any(final.bad)]
-    part = Part(writer.name, numbers, figures, list(bad), writer.learning_rates, skipped=True)
+    part = Part(
+        writer.name, writer.numbers, figures, list(bad), writer.learning_rates, skipped=True
+    )
     return part, read
 
 

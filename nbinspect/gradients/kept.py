@@ -1,7 +1,8 @@
 """What is kept of weights until they are written, and of gradients until the next step.
 
-Updates and cosines need what a tensor was before. What lies in the CPU's memory is compared part by
-part (`near`); of the rest, and of very large tensors, samples are copied by fused kernels.
+Updates and cosines need what a tensor was before. In the CPU's memory, small tensors are laid in a
+row (`small`) and others compared part by part (`near`); of the rest, and of very large tensors,
+samples are copied by fused kernels.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, field
 import torch
 
 from nbinspect import _torch
-from nbinspect.gradients import measure, near, samples
+from nbinspect.gradients import measure, near, samples, small
 
 
 @dataclass(slots=True)
@@ -61,14 +62,20 @@ class _Earlier:
 
     def _is_intact(self, gradient: torch.Tensor) -> bool:
         old = self.itself
-        if old is None or (old.shape, old.dtype) != (gradient.shape, gradient.dtype):
+        if old is None or _torch.version(old) != self.version or old.shape != gradient.shape:
             return False
-        storage = old.untyped_storage()
-        return (
-            _torch.version(old) == self.version
-            and storage.nbytes() > 0
-            and storage.data_ptr() != gradient.untyped_storage().data_ptr()
-        )
+        place = old.untyped_storage().data_ptr()
+        return place not in (0, gradient.untyped_storage().data_ptr())
+
+
+@dataclass(slots=True)
+class _Beside:
+    """Small tensors that were laid in a row: where they stand, their gradients, their weights."""
+
+    places: list[int]
+    gradients: small.Row
+    weights: small.Row
+    lengths: list[float]
 
 
 class Kept:
@@ -81,6 +88,7 @@ class Kept:
 
     def __init__(self, desk: near.Desk, *, exact: bool) -> None:
         self._desk, self._exact = desk, exact
+        self._beside: _Beside | None = None
         self._weights: samples.Copies = {}
         self._earlier: dict[int, _Earlier] = {}
         self._samples: samples.Copies = {}
@@ -94,19 +102,23 @@ class Kept:
     ) -> Compared:
         """Measure dense gradients and weights before a write, and keep what is needed of them."""
         found = Compared([0.0] * len(places), [0.0] * len(places))
+        tiny: list[int] = []
         rest: list[int] = []
-        for n, (at, gradient, weight) in enumerate(zip(places, gradients, weights, strict=True)):
-            if self._is_whole(gradient) and self._is_whole(weight) and _are_alike(gradient, weight):
-                found.written[n] = self._compare(at, gradient, found)
-                found.weight[n] = near.copy(weight, self._room(at, weight))
+        for n, (gradient, weight) in enumerate(zip(gradients, weights, strict=True)):
+            if gradient.shape != weight.shape:  # sparse: its places differ by step
+                rest.append(n)
+            elif near.is_small(weight) and near.is_small(gradient):
+                tiny.append(n)
+            elif self._is_whole(gradient) and self._is_whole(weight):
+                found.written[n] = self._compare(places[n], gradient, found)
+                found.weight[n] = near.copy(weight, self._room(places[n], weight))
             else:
                 rest.append(n)
-        if rest:
-            own, theirs = [gradients[n] for n in rest], [weights[n] for n in rest]
-            self._compare_samples([places[n] for n in rest], own, theirs, found)
-            norms = zip(rest, measure.norms(own), measure.norms(theirs), strict=True)
-            for n, written, norm in norms:
-                found.written[n], found.weight[n] = written, norm
+        if len(self._earlier) + len(tiny) + len(rest) != len(places):  # some have none now
+            live = set(places)
+            self._earlier = {at: one for at, one in self._earlier.items() if at in live}
+        self._compare_small(tiny, places, gradients, weights, found)
+        self._compare_samples(rest, places, gradients, weights, found)
         return found
 
     def _is_whole(self, tensor: torch.Tensor) -> bool:
@@ -145,20 +157,64 @@ class Kept:
         kept = self._weights[at] = samples.room(self._weights.get(at), weight, weight.view(-1))
         return kept.room
 
+    def _compare_small(
+        self,
+        tiny: list[int],
+        places: Sequence[int],
+        gradients: Sequence[torch.Tensor],
+        weights: Sequence[torch.Tensor],
+        found: Compared,
+    ) -> None:
+        then, self._beside = self._beside, None
+        if not tiny:
+            return
+        row, heavy = (small.Row([some[n] for n in tiny]) for some in (gradients, weights))
+        now = _Beside([places[n] for n in tiny], row, heavy, row.norms())
+        for n, written, weight in zip(tiny, now.lengths, heavy.norms(), strict=True):
+            found.written[n], found.weight[n] = written, weight
+        if then is not None:
+            self._compare_rows(now, then, found)
+        self._beside = now
+
+    def _compare_rows(self, now: _Beside, then: _Beside, found: Compared) -> None:
+        if then.places == now.places and then.gradients.sizes == now.gradients.sizes:
+            found.pairs += now.places
+            found.dot += now.gradients.products(then.gradients)
+            found.length += now.lengths
+            found.length_then += then.lengths
+            return
+        ranks = {at: rank for rank, at in enumerate(then.places)}
+        for rank, at in enumerate(now.places):  # the set that has gradients differs by step
+            there = ranks.get(at)
+            if there is None or now.gradients.sizes[rank] != then.gradients.sizes[there]:
+                continue
+            found.pairs.append(at)
+            found.dot.append(now.gradients.product(rank, then.gradients, there))
+            found.length.append(now.lengths[rank])
+            found.length_then.append(then.lengths[there])
+
     def _compare_samples(
         self,
-        places: list[int],
-        gradients: list[torch.Tensor],
-        weights: list[torch.Tensor],
+        rest: list[int],
+        places: Sequence[int],
+        gradients: Sequence[torch.Tensor],
+        weights: Sequence[torch.Tensor],
         found: Compared,
     ) -> None:
         """Keep samples of weights, and hold samples of gradients against those of the step before."""
-        self._weights |= samples.copy(places, weights, self._weights, exact=self._exact)
-        own = zip(places, gradients, weights, strict=True)
-        # of a sparse gradient the places differ by step
-        whole = [(at, gradient) for at, gradient, weight in own if gradient.shape == weight.shape]
-        steady = [gradient for _, gradient in whole]
-        now = samples.copy([at for at, _ in whole], steady, self._spare, exact=self._exact)
+        if not rest:
+            return
+        own, theirs = [gradients[n] for n in rest], [weights[n] for n in rest]
+        norms = zip(rest, measure.norms(own), measure.norms(theirs), strict=True)
+        for n, written, weight in norms:
+            found.written[n], found.weight[n] = written, weight
+        own_places = [places[n] for n in rest]
+        self._weights |= samples.copy(own_places, theirs, self._weights, exact=self._exact)
+        steady = [n for n in rest if gradients[n].shape == weights[n].shape]
+        whole = [(places[n], gradients[n]) for n in steady]
+        now = samples.copy(
+            [at for at, _ in whole], [one for _, one in whole], self._spare, exact=self._exact
+        )
         then = self._samples
         pairs = [at for at, one in whole if at in then and then[at].fits(one)]
         rooms, others = ([copies[at].room for at in pairs] for copies in (now, then))
@@ -172,24 +228,28 @@ class Kept:
         self, places: Sequence[int], weights: Sequence[torch.Tensor]
     ) -> list[measure.Scalar]:
         """Give the norm of what a write has added to weights, of which it may use copies up."""
-        found: list[measure.Scalar] = [0.0] * len(places)
+        found: dict[int, measure.Scalar] = {}
+        own = dict(zip(places, weights, strict=True))
+        if self._beside is not None:
+            row = small.Row([own[at] for at in self._beside.places])
+            norms = row.differences(self._beside.weights)
+            found.update(zip(self._beside.places, norms, strict=True))
         rest: list[int] = []
-        for n, (at, weight) in enumerate(zip(places, weights, strict=True)):
+        for at, weight in own.items():
+            if at in found:
+                continue
             room = self._weights[at].room
             if self._is_whole(weight) and room.numel() == weight.numel():
-                found[n] = near.difference(weight, room, self._desk)
+                found[at] = near.difference(weight, room, self._desk)
             else:
-                rest.append(n)
-        views = [samples.sample(weights[n], exact=self._exact) for n in rest]
-        norms = measure.updates([self._weights[places[n]].room for n in rest], views)
-        for n, norm in zip(rest, norms, strict=True):
-            found[n] = norm
-        return found
+                rest.append(at)
+        if rest:
+            views = [samples.sample(own[at], exact=self._exact) for at in rest]
+            some = measure.updates([self._weights[at].room for at in rest], views)
+            found.update(zip(rest, some, strict=True))
+        return [found[at] for at in places]
 
-    def scales(self, places: Sequence[int]) -> list[float]:
-        """Say by what the norm of each update is to be multiplied, being that of a sample."""
-        return [samples.scale(self._weights[at]) for at in places]
-
-
-def _are_alike(some: torch.Tensor, other: torch.Tensor) -> bool:
-    return some.shape == other.shape and some.dtype == other.dtype
+    def scales(self, places: Sequence[int]) -> dict[int, float]:
+        """Say by what the norm of an update is to be multiplied, where it is that of a sample."""
+        sampled = (at for at in places if at in self._weights)
+        return {at: samples.scale(self._weights[at]) for at in sampled}

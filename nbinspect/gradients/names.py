@@ -118,10 +118,12 @@ class Names:
 
     def wanted(self, parameter: torch.Tensor) -> bool:
         """Say whether a parameter is to be watched."""
+        if self._prefix is None and self._allowed is None:
+            return True
         if self._allowed is not None:
             return id(parameter) in self._allowed
         known = self.of(parameter)
-        if self._prefix is None or known is None:
+        if known is None:
             return True
         return any(f"{name}.".startswith(f"{self._prefix}.") for name in (known.name, *known.also))
 

@@ -7,12 +7,14 @@ the others find it there.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
 
-PART = 1 << 17  # elements for each thread: half of a usual second-level cache
+from nbinspect.gradients import small
+
+PART = 1 << 18  # elements for each thread: as many as a usual second-level cache holds
 TYPES = (torch.float32, torch.float64)
 LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
 
@@ -20,6 +22,11 @@ LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
 def is_near(tensor: torch.Tensor) -> bool:
     """Say whether a dense tensor can be read here."""
     return tensor.is_cpu and tensor.dtype in TYPES and tensor.is_contiguous()
+
+
+def is_small(tensor: torch.Tensor) -> bool:
+    """Say whether a dense tensor is to be laid in a row with others."""
+    return tensor.numel() <= small.MOST and tensor.is_cpu and tensor.dtype is torch.float32
 
 
 class Desk:
@@ -43,13 +50,14 @@ class Desk:
         self._rooms.clear()
 
 
-def _parts(*tensors: torch.Tensor) -> Iterator[Sequence[torch.Tensor]]:
-    """Cut tensors of one size into parts that fit into the cache."""
-    most = PART * torch.get_num_threads()
+def _parts(*tensors: torch.Tensor) -> Iterable[Sequence[torch.Tensor]]:
+    """Cut tensors of one size into parts of one size that fit into the cache."""
     flat = [one.view(-1) for one in tensors]
-    if flat[0].numel() <= most:
-        return iter((flat,))
-    return zip(*(one.split(most) for one in flat), strict=True)
+    n, most = tensors[0].numel(), PART * torch.get_num_threads()
+    if n <= most:
+        return (flat,)
+    size = math.ceil(n / math.ceil(n / most))
+    return [[one[at : at + size] for one in flat] for at in range(0, n, size)]
 
 
 def final(gradient: torch.Tensor, desk: Desk) -> tuple[float, float, float, float, float]:

@@ -12,7 +12,7 @@ import math
 import sys
 import threading
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 from typing import Any, TypeVar
 
@@ -238,9 +238,12 @@ class Stepping:
     def _has_ended(self, task: int) -> None:
         """Measure the gradients that a backward pass has left."""
         found = [self._hooks.get(key) for key in self._running.pop(task, ())]
-        touched = [one for one in found if one is not None and self._names.wanted(one)]
-        pairs = [(one, measure.dense(one.grad)) for one in touched if one.grad is not None]
-        solid = [(one, gradient) for one, gradient in pairs if gradient is not None]
+        solid: list[tuple[torch.Tensor, torch.Tensor]] = []
+        for one in found:
+            if one is not None and self._names.wanted(one) and (grad := one.grad) is not None:
+                gradient = measure.dense(grad)
+                if gradient is not None:
+                    solid.append((one, gradient))
         scalars = measure.final([gradient for _, gradient in solid], self._desk)
         for rank, ((one, _), some) in enumerate(zip(solid, scalars, strict=True)):
             self._finals[id(one)] = Final(some, rank)
@@ -274,7 +277,7 @@ class Stepping:
         writer = self._writers.setdefault(ITSELF, Writer(None, "", self._desk, light=True))
         self._parts = [one for one in self._parts if one.optimizer]
         self._measure_before(writer, parameters)
-        self._measure_after(writer, parameters)
+        self._measure_after(writer)
         self._stepped.add(ITSELF)
         self._note("No optimizer was seen: each backward pass is taken for a step.")
 
@@ -361,13 +364,15 @@ class Stepping:
             self._hooks.attach(found)
             wanted = [at for at, one in enumerate(found) if self._names.wanted(one)]
             writer.order = sorted(wanted, key=lambda at: self._names.place(found[at]))
+            writer.numbers = tuple(self._number(found[at]) for at in writer.order)
             writer.listed = key
         return [found[at] for at in writer.order]
 
     def _measure_before(self, writer: Writer, parameters: list[torch.Tensor]) -> None:
-        numbers = tuple(map(self._number, parameters))
+        if not writer.listed:  # of the loop itself
+            writer.numbers = tuple(map(self._number, parameters))
         histogram = bool(self._hist) and (self.n_steps // self._every) % self._hist == 0
-        writer.before(parameters, numbers, self._finals, histogram=histogram)
+        writer.before(parameters, self._finals, histogram=histogram)
 
     def _number(self, parameter: torch.Tensor) -> int:
         known = self._numbers.get(id(parameter))
@@ -393,26 +398,24 @@ class Stepping:
         self._stepped.add(id(optimizer))
         writer = self._writers.get(id(optimizer))
         if self._is_due and writer is not None:
-            self._measure_after(writer, self._listed(optimizer, writer), optimizer)
+            self._measure_after(writer, optimizer)
 
-    def _measure_after(
-        self, writer: Writer, parameters: list[torch.Tensor], optimizer: Any = None
-    ) -> None:
+    def _measure_after(self, writer: Writer, optimizer: Any = None) -> None:
         grad_scale, found_inf = _fused_scaling(optimizer)
-        done = writer.after(parameters, self._losses, self._scale, grad_scale)
+        done = writer.after(self._losses, self._scale, grad_scale)
         if done is None:
             return
         part, losses = done
         part.n_evaluations, self._n_evaluations = self._n_evaluations, 0
         part.skipped = found_inf
-        self._take(part, losses, parameters)
+        self._take(part, losses, writer.keys)
 
-    def _take(self, part: Part, losses: list[float], parameters: list[torch.Tensor]) -> None:
+    def _take(self, part: Part, losses: list[float], keys: Iterable[int]) -> None:
         self._parts.append(part)
         self._passes.losses += losses
         self._losses.clear()
-        for one in parameters:
-            self._finals.pop(id(one), None)
+        for key in keys:
+            self._finals.pop(key, None)
 
     def _scaled_write(self, optimizer: Any, scale: float) -> Callable[[], None]:
         """Hear that a gradient scaler is about to step, or to skip the step."""
@@ -434,10 +437,9 @@ class Stepping:
             return
         writer = self._writer(optimizer)
         parameters = self._listed(optimizer, writer)
-        numbers = tuple(map(self._number, parameters))
         writer.learning_rates = _learning_rates(optimizer)
-        part, losses = skipped(writer, parameters, numbers, self._finals, self._losses, scale=scale)
-        self._take(part, losses, parameters)
+        part, losses = skipped(writer, parameters, self._finals, self._losses, scale=scale)
+        self._take(part, losses, map(id, parameters))
 
     @guarded
     def _close(self) -> None:

@@ -157,7 +157,7 @@ def test_where_there_is_no_room_for_copies_the_rest_goes_on(monkeypatch):
         raise torch.OutOfMemoryError("no room")
 
     monkeypatch.setattr(samples, "room", full)
-    model = mlp()
+    model = nn.Sequential(nn.Linear(16, 300), nn.Linear(300, 1))
     with gradwatch() as w:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
     assert w.report.notes == ("From step 0 on no updates and cosines: no room for copies.",)
