@@ -221,6 +221,8 @@ def when_backward_ends(callback: Callable[[], None]) -> bool:
 
 
 def drop_gradient_hooks(parameter: torch.Tensor) -> None:
-    """Take away the empty dictionary that the first gradient hook of a tensor leaves behind."""
+    """Take away the empty dictionaries that the first gradient hooks of a tensor leave behind."""
+    if parameter._backward_hooks == {}:
+        parameter._backward_hooks = None
     if getattr(parameter, "_post_accumulate_grad_hooks", None) == {}:
         parameter._post_accumulate_grad_hooks = None  # type: ignore[assignment]  # its own default

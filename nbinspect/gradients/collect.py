@@ -25,7 +25,8 @@ class Final:
     """A gradient as backward left it.
 
     Attributes:
-        scalars: norm, sum, lowest, highest and number of nonzeros, some on their device.
+        scalars: norm, sum, lowest, highest and number of nonzeros, some on their device; () of
+            one that has no numbers to be read.
         rank: how many other gradients came before it in that pass.
         bad: its NaNs and Infs, if they were counted.
     """
@@ -74,6 +75,7 @@ class Writer:
         order: which of them are watched, in the order of their modules.
         numbers: which these are among all.
         keys: their ids, at the last step.
+        alone: the only parameter that had a gradient at the last step, if there was but one.
     """
 
     def __init__(
@@ -93,6 +95,8 @@ class Writer:
         self.order: list[int] = []
         self.numbers: tuple[int, ...] = ()
         self.keys: tuple[int, ...] = ()
+        self.alone: torch.Tensor | None = None
+        self._held: dict[int, torch.Tensor] = {}
         self._kept = None if light else Kept(desk, exact=exact)
         self._left: _Left | None = None
         self._reading: _Reading | None = None
@@ -109,11 +113,14 @@ class Writer:
     def _leave(self, parameters: Sequence[torch.Tensor], reading: _Reading) -> None:
         """Note the gradient that backward came to last, to see whether it will be set to zero.
 
-        When the next backward pass is first heard of, it has added to another one already.
+        When the next backward pass is first heard of, it has added to another one already; where
+        there is no other, it must be heard of earlier.
         """
         own = zip(reading.live, reading.finals, strict=True)
-        rank, at = max(((final.rank, at) for at, final in own if final), default=(0, 0))
-        grad = parameters[at].grad if rank else None
+        rank, at = max(((final.rank, at) for at, final in own if final), default=(-1, 0))
+        grad = parameters[at].grad if rank >= 0 else None
+        if rank == 0 and parameters[at].requires_grad:
+            self.alone = parameters[at]
         if grad is not None and grad.layout is torch.strided and not grad.is_meta:
             self._left = _Left(weakref.ref(parameters[at]), grad.data_ptr(), _torch.version(grad))
 
@@ -129,6 +136,12 @@ class Writer:
         known = self._left.address, self._left.version
         if grad is None or (grad.data_ptr(), _torch.version(grad)) != known or not grad.any():
             self._left = None
+
+    def hold(self, parameters: Sequence[torch.Tensor]) -> None:
+        """Copy weights as a step starts that will call a closure, maybe after it has changed them."""
+        if self._kept is not None:
+            solid = [(at, measure.dense(one)) for at, one in enumerate(parameters)]
+            self._held = {at: one.detach().clone() for at, one in solid if one is not None}
 
     def before(
         self,
@@ -159,13 +172,14 @@ class Writer:
             if gradient is not None and weight is not None:
                 live.append(at)
                 gradients.append(gradient)
-                weights.append(weight)
+                weights.append(self._held.get(at, weight))
             if key[at] in finals:
                 reached.append(at)
         own = [finals.get(key[at]) for at in live]
         columns = _before_clipping(own, gradients, self._desk)
         sizes = [parameters[at].numel() for at in live]
         reading = _Reading(reached, live, columns, own, sizes, [], parameters)
+        self._held = {}
         self._compare(reading, gradients, weights)
         columns["nonzero"] = _nonzeros(columns, gradients, self._desk)
         if histogram:
@@ -267,7 +281,8 @@ def skipped(
     scale: float,
 ) -> tuple[Part, list[float]]:
     """Read a step that the gradient scaler has skipped: what backward left is all that there is."""
-    own = [(at, finals[id(one)]) for at, one in enumerate(parameters) if id(one) in finals]
+    known_ones = ((at, finals.get(id(one))) for at, one in enumerate(parameters))
+    own = [(at, final) for at, final in known_ones if final is not None and final.scalars]
     live, known = [at for at, _ in own], [final for _, final in own]
     columns, read = _read(_columns([final.scalars for final in known]), losses)
     figures = Figures(

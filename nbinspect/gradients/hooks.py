@@ -25,6 +25,7 @@ class ParameterHooks:
     def __init__(self, arrived: Callable[[torch.Tensor], None]) -> None:
         self._arrived = arrived
         self._handles: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
+        self._early: dict[int, tuple[weakref.ref[torch.Tensor], Any]] = {}
 
     def attach(self, parameters: Iterable[torch.Tensor]) -> None:
         """Hook those that have no hook yet and can have one."""
@@ -33,6 +34,15 @@ class ParameterHooks:
                 handle = one.register_post_accumulate_grad_hook(self._arrived)
                 self._handles[id(one)] = (weakref.ref(one), handle)
 
+    def attach_early(
+        self, parameter: torch.Tensor, arriving: Callable[[torch.Tensor], None]
+    ) -> None:
+        """Call `arriving` with each gradient of a parameter before backward adds it."""
+        known = self._early.get(id(parameter))
+        if known is None or known[0]() is not parameter:
+            handle = parameter.register_hook(arriving)
+            self._early[id(parameter)] = (weakref.ref(parameter), handle)
+
     def get(self, key: int) -> torch.Tensor | None:
         """Give a hooked parameter by its id, if it is still there."""
         known = self._handles.get(key)
@@ -40,11 +50,12 @@ class ParameterHooks:
 
     def remove(self) -> None:
         """Take all hooks off."""
-        while self._handles:
-            _, (ref, handle) = self._handles.popitem()
-            handle.remove()
-            if (one := ref()) is not None:
-                _torch.drop_gradient_hooks(one)
+        for handles in (self._handles, self._early):
+            while handles:
+                _, (ref, handle) = handles.popitem()
+                handle.remove()
+                if (one := ref()) is not None:
+                    _torch.drop_gradient_hooks(one)
 
 
 def hook_optimizers(

@@ -17,6 +17,7 @@ from nbinspect.heapgraph.objects import instance_dict
 from nbinspect.tensors import class_name
 
 MOST_PARTS = 200  # of a variable, looked through for a model
+WITHIN = ("self", "cls")
 
 
 @dataclass(slots=True)
@@ -214,14 +215,22 @@ def _size(module: nn.Module) -> int:
 
 
 def _spelled() -> dict[int, str]:
-    """Give the user's names for objects, and for what these hold directly."""
+    """Give the user's names for objects, and for what these hold directly.
+
+    What a method calls ``self`` has a name elsewhere, if only as a part: ``trainer.optimizer``.
+    """
     variables = list(_variables())
+    named = [(name, value) for name, value in variables if name not in WITHIN]
+    within = [(name, value) for name, value in variables if name in WITHIN]
     found: dict[int, str] = {}
-    for name, value in variables:
+    for name, value in named:
         found.setdefault(id(value), name)
-    for name, value in variables:
-        for place, part in _parts(value):
-            found.setdefault(id(part), f"{name}{place}")
+    for some in (named, within):
+        for name, value in some:
+            for place, part in _parts(value):
+                found.setdefault(id(part), f"{name}{place}")
+    for name, value in within:
+        found.setdefault(id(value), name)
     return found
 
 

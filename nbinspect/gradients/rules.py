@@ -148,7 +148,8 @@ class Health:
             self._bad(figures, members, rows, reached & ~finite)
             return
         if figures.loss != 0.0:
-            self._dead(figures.index, members, reached & (norms == 0), reached)
+            read = reached & packed.has(rows, packed.HAS_GRADIENT)
+            self._dead(figures.index, members, read & (norms == 0), read)
         self._depth(figures.index, members, rows, reached, group)
         self._size(figures, members, rows, reached, group)
         self._spike(figures, members, norms, group)

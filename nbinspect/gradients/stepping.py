@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import nn
@@ -56,7 +56,9 @@ def guarded(method: Method) -> Method:
             finally:
                 self.aside_in = 0
 
-    return call  # type: ignore[return-value]
+    hook: Any = call
+    _torch.never_compile(hook.__code__)  # where an optimizer's step is compiled with its hooks
+    return cast("Method", hook)
 
 
 class Stepping:
@@ -102,6 +104,7 @@ class Stepping:
         self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
         self._running: dict[int, list[int]] = {}
         self._finals: dict[int, Final] = {}
+        self._written: set[int] = set()
         self._passes = Passes()
         self._losses: list[torch.Tensor] = []
         self._root: weakref.ref[torch.Tensor] | None = None
@@ -131,6 +134,7 @@ class Stepping:
             self._close()
             if not self.n_steps:
                 self._flush()
+            self._n_dropped += self._passes.n_backward
             if self._n_dropped:
                 self._note(f"{self._n_dropped} backward passes were followed by no step.")
             self._look_beside()
@@ -189,17 +193,24 @@ class Stepping:
         if arrived is not None:
             arrived.append(id(parameter))
 
+    def _arriving(self, _gradient: torch.Tensor) -> None:
+        """Hear of a gradient before it is added: of a pass that has but one, to see it begin."""
+        task = _torch.graph_task()
+        if not (self.is_broken or self._asleep or task in self._running):
+            self._begin(task)
+
     @guarded
     def _begin(self, task: int) -> list[int]:
         """A backward pass has begun."""
         if not any(self._writing.values()):
             self._close()
             self._drop_unused()
-            for writer in self._writers.values():
-                writer.look()
+        for writer in self._writers.values():
+            writer.look()
         while len(self._running) >= MOST_OPEN_PASSES:  # of passes that failed
             self._running.pop(next(iter(self._running)))
         arrived = self._running[task] = []
+        self._written.clear()
         if self._is_due and _torch.when_backward_ends(functools.partial(self._ending, task)):
             self._note_loss(roots(sys._getframe(1)))
         return arrived
@@ -240,10 +251,14 @@ class Stepping:
         found = [self._hooks.get(key) for key in self._running.pop(task, ())]
         solid: list[tuple[torch.Tensor, torch.Tensor]] = []
         for one in found:
-            if one is not None and self._names.wanted(one) and (grad := one.grad) is not None:
-                gradient = measure.dense(grad)
-                if gradient is not None:
-                    solid.append((one, gradient))
+            if one is None or id(one) in self._written or not self._names.wanted(one):
+                continue
+            grad = one.grad
+            gradient = measure.dense(grad) if grad is not None else None
+            if gradient is not None:
+                solid.append((one, gradient))
+            elif grad is not None:
+                self._finals[id(one)] = Final((), 0)
         scalars = measure.final([gradient for _, gradient in solid], self._desk)
         for rank, ((one, _), some) in enumerate(zip(solid, scalars, strict=True)):
             self._finals[id(one)] = Final(some, rank)
@@ -286,6 +301,9 @@ class Stepping:
         """Hear that an optimizer is about to step; wrap its closure, if it has one."""
         key = id(optimizer)
         self._asleep = False
+        task = _torch.graph_task()
+        if task >= 0 and task not in self._running:  # a hook of the user's writes within backward
+            self._begin(task)
         if self._is_inner_write(key):
             return None
         if key in self._stepped:
@@ -298,6 +316,8 @@ class Stepping:
         if not callable(closure):
             self._read_before(optimizer)
             return None
+        writer = self._writer(optimizer)
+        writer.hold(self._listed(optimizer, writer))
         wrapped = self._evaluating(weakref.ref(optimizer), closure)
         if "closure" in kwargs:
             return args, {**kwargs, "closure": wrapped}
@@ -342,7 +362,22 @@ class Stepping:
         writer = self._writer(optimizer)
         parameters = self._listed(optimizer, writer)
         writer.learning_rates = _learning_rates(optimizer)
+        self._note_written_within(parameters)
         self._measure_before(writer, parameters)
+
+    def _note_written_within(self, parameters: list[torch.Tensor]) -> None:
+        """Take the gradients of a backward pass that still runs as it has left them so far."""
+        arrived = self._running.get(_torch.graph_task())
+        if arrived is None:
+            return
+        now = getattr(_torch.current_autograd_node(), "variable", None)
+        reached = {*arrived, id(now)}
+        for one in parameters:
+            if id(one) in reached and one.grad is not None:
+                gradient = measure.dense(one.grad)
+                scalars = measure.final([gradient], self._desk)[0] if gradient is not None else ()
+                self._finals[id(one)] = Final(scalars, len(arrived))
+                self._written.add(id(one))
 
     def _writer(self, optimizer: Any) -> Writer:
         writer = self._writers.get(id(optimizer))
@@ -409,6 +444,9 @@ class Stepping:
         part.n_evaluations, self._n_evaluations = self._n_evaluations, 0
         part.skipped = found_inf
         self._take(part, losses, writer.keys)
+        if writer.alone is not None:
+            self._hooks.attach_early(writer.alone, self._arriving)
+            writer.alone = None
 
     def _take(self, part: Part, losses: list[float], keys: Iterable[int]) -> None:
         self._parts.append(part)
@@ -470,6 +508,8 @@ class Stepping:
     @guarded
     def _look_beside(self) -> None:
         """List what the watched models have besides: frozen, and left out by the optimizers."""
+        if self._numbers:
+            self._names.scan()  # a layer may have been replaced since
         numbered = [key for key, (ref, _) in self._numbers.items() if ref() is not None]
         beside = list(self._names.beside(numbered))
         frozen = [known.name for known, one in beside if not one.requires_grad]

@@ -64,7 +64,7 @@ def number(value: Figure | None) -> str:
 
 def history_view(history: GradientHistory) -> View:
     """Describe a run: the verdict, what to do, the picture, the worst and the last step."""
-    if not history.packed:
+    if not (history.findings or _has_gradients(history)):
         return (Text((_nothing(history),), "headline"), *_notes(history))
     blocks: list[Block] = [Text(_verdict(history), "headline")]
     blocks += [_advice(one) for one in history.findings]
@@ -80,7 +80,15 @@ def history_view(history: GradientHistory) -> View:
     return (*blocks, *_notes(history))
 
 
+def _has_gradients(history: GradientHistory) -> bool:
+    rows = (packed.unpack(step.rows) for step in history.packed)
+    return any(packed.has(one, packed.HAS_GRADIENT).any() for one in rows)
+
+
 def _nothing(history: GradientHistory) -> str:
+    if history.packed:
+        n = "one step" if history.n_steps == 1 else f"{count(history.n_steps)} steps"
+        return f"The optimizer made {n}, and no parameter had a gradient."
     if history.n_steps:
         return f"None of {history.n_steps} steps was read."
     return "No backward pass reached a parameter, so there are no gradients to show."

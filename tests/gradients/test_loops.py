@@ -407,3 +407,172 @@ def test_light_makes_no_copies():
 def test_numbers_out_of_range(wrong):
     with pytest.raises(ValueError, match="must be at least"):
         gradwatch(**wrong)
+
+
+def test_passes_after_the_last_step_are_told():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        for number in range(7):
+            squares(model, torch.randn(8, 16)).backward()
+            if number % 4 == 3:
+                optimizer.step()
+    assert w.report.notes == ("3 backward passes were followed by no step.",)
+
+
+def test_steps_without_any_gradient_are_not_called_healthy():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        for _ in range(3):
+            optimizer.step()
+    text = w.report.text()
+    assert "The optimizer made 3 steps, and no parameter had a gradient." in text
+    assert "healthy" not in text
+
+
+class Sharpness(torch.optim.Optimizer):
+    """Sharpness-aware: a first gradient tells where the second is taken."""
+
+    def __init__(self, params, base):
+        super().__init__(params, {})
+        self.base_optimizer = base(self.param_groups)
+
+    @torch.no_grad()
+    def climb(self):
+        for p in self.param_groups[0]["params"]:
+            self.state[p]["climbed"] = p.grad / p.grad.norm()
+            p.add_(self.state[p]["climbed"])
+        self.zero_grad()
+
+    @torch.no_grad()
+    def descend(self):
+        for p in self.param_groups[0]["params"]:
+            p.sub_(self.state[p]["climbed"])
+        self.base_optimizer.step()
+
+    def step(self, closure):
+        self.climb()
+        torch.enable_grad()(closure)()
+        self.descend()
+
+
+@pytest.mark.parametrize("kind", ["closure", "two halves"])
+def test_an_update_is_what_the_whole_step_did_and_its_optimizer_has_a_name(kind):
+    model = mlp()
+    opt = Sharpness(model.parameters(), lambda groups: torch.optim.SGD(groups, lr=0.1))
+    moved = []
+    with gradwatch() as w:
+        for _ in range(3):
+            inputs = torch.randn(8, 16)
+            opt.zero_grad()
+            squares(model, inputs).backward()
+            start = model[0].weight.detach().clone()
+            if kind == "closure":
+                opt.step(lambda inputs=inputs: squares(model, inputs).backward())
+            else:
+                opt.climb()
+                squares(model, inputs).backward()
+                opt.descend()
+            moved.append((model[0].weight.detach() - start).norm().item())
+    found = [step["model.0.weight"].update_norm for step in w.report.steps]
+    assert {step.figures.optimizers for step in w.report.steps} == {
+        ("opt",) if kind == "closure" else ("opt.base_optimizer",)
+    }
+    if kind == "closure":
+        assert found == pytest.approx(moved, rel=1e-3)
+    assert w.report.findings == ()
+
+
+def test_an_optimizer_inside_a_trainer_is_named_by_the_trainer():
+    class Trainer:
+        def __init__(self):
+            self.model = mlp()
+            self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+
+        def fit(self):
+            squares(self.model, torch.randn(8, 16)).backward()
+            self.optimizer.step()
+
+    trainer = Trainer()
+    with gradwatch() as w:
+        trainer.fit()
+    assert w.report.parameters[0].name == "trainer.model.0.weight"
+    assert w.report.steps[0].figures.optimizers == ("trainer.optimizer",)
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_optimizers_that_step_within_backward(set_to_none):
+    model = mlp()
+    optimizers = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}
+    norms = []
+
+    def write(p):
+        norms.append(p.grad.norm().item())
+        optimizers[p].step()
+        optimizers[p].zero_grad(set_to_none=set_to_none)
+
+    for p in model.parameters():
+        p.register_post_accumulate_grad_hook(write)
+    with gradwatch() as w:
+        for _ in range(4):
+            loss = squares(model, torch.randn(8, 16))
+            loss.backward()
+    report = w.report
+    assert [len(step.parameters) for step in report.steps] == [6] * 4
+    assert report.steps[-1].loss == pytest.approx(loss.item())
+    total = math.sqrt(sum(norm * norm for norm in norms[-6:]))
+    assert report.steps[-1].grad_norm == pytest.approx(total, rel=1e-5)
+    assert {p.state for step in report.steps for p in step.parameters} == {""}
+    assert (report.findings, report.notes) == ((), ())
+    for p in model.parameters():
+        p._post_accumulate_grad_hooks.clear()
+
+
+def test_a_parameter_without_elements_is_neither_unused_nor_dead():
+    model = mlp()
+    empty = nn.Parameter(torch.zeros(0, 3))
+    optimizer = torch.optim.SGD([*model.parameters(), empty], lr=0.1)
+    with gradwatch() as w:
+        train(model, optimizer, 12, loss=lambda m, x: squares(m, x) + empty.sum())
+    assert (w.report.findings, w.report.notes) == ((), ())
+
+
+def test_a_layer_replaced_in_the_middle_has_no_optimizer():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with gradwatch() as w:
+        train(model, optimizer, 2)
+        model[4] = nn.Linear(32, 1)
+        train(model, optimizer, 2)
+    assert w.report.without_optimizer == ("model.4.weight", "model.4.bias")
+
+
+def test_gradients_that_some_parameters_have_in_some_steps():
+    layers = nn.ModuleList([nn.Linear(4, 4) for _ in range(3)])
+    optimizer = torch.optim.SGD(layers.parameters(), lr=0.0)
+    last: dict[str, torch.Tensor] = {}
+    with gradwatch() as w:
+        for step in range(6):
+            optimizer.zero_grad()
+            hidden = torch.randn(8, 4)
+            for n, layer in enumerate(layers):
+                hidden = layer(hidden) if (step + n) % 3 else hidden
+            hidden.square().mean().backward()
+            now = {
+                n: p.grad.flatten().double()
+                for n, p in layers.named_parameters()
+                if p.grad is not None
+            }
+            right = {
+                n: torch.cosine_similarity(g, last[n], dim=0).item()
+                for n, g in now.items()
+                if n in last
+            }
+            last = now
+            optimizer.step()
+            if step == 5:
+                expected = right
+    found = {p.name.removeprefix("layers."): p.cosine for p in w.report.steps[-1].parameters}
+    assert {n: c for n, c in found.items() if c is not None} == pytest.approx(expected, abs=2e-3)
+    assert 0 < len(expected) < 6

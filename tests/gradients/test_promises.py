@@ -47,6 +47,10 @@ def test_hooks_are_gone_and_leave_no_dictionary():
     hooks = [p._post_accumulate_grad_hooks for p in model.parameters()]
     assert len(hooks[0]) == 1
     assert hooks[1:] == [None] * 5
+    single = nn.Linear(16, 1, bias=False)
+    with gradwatch():
+        train(single, torch.optim.SGD(single.parameters(), lr=0.1), 3)
+    assert single.weight._backward_hooks is None
     mine.remove()
 
 

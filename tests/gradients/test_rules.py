@@ -339,8 +339,9 @@ def by_hand(model, _optimizer):
         (by_hand, []),
     ],
 )
-def test_gradients_that_pile_up(zero, expected):
-    model = mlp()
+@pytest.mark.parametrize("make", [mlp, lambda: nn.Linear(16, 1, bias=False)])
+def test_gradients_that_pile_up(make, zero, expected):
+    model = make()
     with gradwatch() as w:
         unzeroed(model, torch.optim.SGD(model.parameters(), lr=1e-3), zero)
     assert kinds(w.report) == expected
@@ -349,6 +350,27 @@ def test_gradients_that_pile_up(zero, expected):
         assert (found.step, found.n_steps) == (1, 5)
         assert found.mend.startswith("optimizer.zero_grad()")
         assert "pile up" in w.report.text()
+
+
+@pytest.mark.parametrize("make", [mlp, lambda: nn.Linear(16, 1, bias=False)])
+@pytest.mark.parametrize("kind", [torch.optim.SGD, torch.optim.LBFGS])
+@pytest.mark.parametrize("set_to_none", [True, False, None])
+def test_gradients_that_a_closure_sets_to_zero_or_not(make, kind, set_to_none):
+    model = make()
+    optimizer = kind(model.parameters(), lr=1e-4)
+    inputs = torch.randn(8, 16)
+
+    def closure():
+        if set_to_none is not None:
+            optimizer.zero_grad(set_to_none=set_to_none)
+        loss = squares(model, inputs)
+        loss.backward()
+        return loss
+
+    with gradwatch() as w:
+        for _ in range(8):
+            optimizer.step(closure)
+    assert kinds(w.report) == (["PILING_UP"] if set_to_none is None else [])
 
 
 def test_two_optimizers_that_take_turns_pile_nothing_up():
