@@ -116,7 +116,11 @@ def _scale(collector: Collector, i: int) -> LossScale | Unavailable:
     gradients = sure if sure.n_nonzero else all_  # begun by backward(gradient), say
     ran_at = collector.scale
     if not gradients.n_nonzero:
-        return Unavailable("no backward operation would run in float16")
+        return Unavailable(
+            "every gradient is 0 already"
+            if gradients.n_zero
+            else "no backward operation would run in float16"
+        )
     if gradients.n_nonfinite:
         return Unavailable("some gradients are NaN or infinite already")
     shift = round(math.log2(ran_at)) if ran_at > 0 else 0

@@ -320,6 +320,16 @@ def test_no_gradients_no_scale():
     assert "not known" in report.text()
 
 
+def test_gradients_that_are_all_zero_are_told_from_none():
+    def solved():
+        answers = torch.arange(5)
+        logits = torch.nn.functional.one_hot(answers).float() * 1e3
+        weight = torch.eye(5, requires_grad=True)
+        torch.nn.functional.cross_entropy(logits @ weight, answers).backward()
+
+    assert watched(solved).scale.reason == "every gradient is 0 already"
+
+
 # --- what it must not do, and what it cannot see
 
 
