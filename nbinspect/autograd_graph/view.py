@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-
 from nbinspect.autograd_graph.folding import Colour, Folding
 from nbinspect.autograd_graph.records import GraphFinding, GraphReport
 from nbinspect.blocks import (
@@ -19,10 +17,10 @@ from nbinspect.blocks import (
     Text,
     View,
 )
+from nbinspect.equal_layers import any_module, times
 from nbinspect.render.format import count
 
 MOST_ROWS = 10
-INDEX = re.compile(r"\.\d+(?=\.|$)")
 OUTSIDE = "outside of modules"
 COLUMNS = (
     Column("module", "name"),
@@ -108,7 +106,7 @@ def _modules(report: GraphReport) -> list[Block]:
     if not kept:
         return []
     cells: tuple[tuple[Cell, ...], ...] = tuple(
-        (_row_name(key[0], modules[key]), _times(key[1], len(modules[key])), *rows[key])
+        (_row_name(key[0], modules[key]), times(key[1], len(modules[key])), *rows[key])
         for key in kept[:MOST_ROWS]
     )
     title = "Kept for backward, by module"
@@ -118,17 +116,8 @@ def _modules(report: GraphReport) -> list[Block]:
 
 def _row_key(module: str, types: dict[str, str]) -> tuple[str, str]:
     """Put equal parts of blocks in a row together, but not the parts of one flat container."""
-    head, _, last = module.rpartition(".")
-    name = f"{INDEX.sub('.*', head)}.{last}" if head else module
-    parts = [one for one in types if one.rpartition(".")[0] == head] if last.isdigit() else []
-    if parts and all(types[one] == types[module] for one in parts):
-        name = INDEX.sub(".*", module)
-    return name or OUTSIDE, types.get(module, "")
+    return any_module(module, types) or OUTSIDE, types.get(module, "")
 
 
 def _row_name(name: str, modules: set[str]) -> str:
     return next(iter(modules)) if len(modules) == 1 and name != OUTSIDE else name
-
-
-def _times(type_name: str, number: int) -> str:
-    return f"{type_name} x{number}" if number > 1 else type_name

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 from nbinspect.blocks import (
@@ -23,13 +24,16 @@ from nbinspect.blocks import (
     Unavailable,
     View,
 )
+from nbinspect.equal_layers import any_layer, any_module, times
 from nbinspect.memory.records import (
+    Change,
     DeviceMemory,
     DevicePeak,
     LineMemory,
     MemoryDiff,
     MemoryReport,
     MemorySnapshot,
+    ModuleMemory,
     Waste,
 )
 from nbinspect.records import Holding
@@ -37,6 +41,7 @@ from nbinspect.render.format import bytes_text
 from nbinspect.render.palette import hue
 
 Item = TypeVar("Item")
+N_CHANGES = 20  # shown at most
 N_ADVICE = 3  # more than that at once is not read
 HOLDERS = (
     Column("kind", "kind"),
@@ -64,7 +69,7 @@ def _headline(snapshot: MemorySnapshot) -> Text:
     fullest = max(snapshot.devices, key=lambda one: one.tracked_bytes)
     if not fullest.holdings:
         return Text(("No live tensor holds any memory.",), "headline")
-    first = fullest.holdings[0]
+    first = _equal_as_one(fullest.holdings, snapshot.n_top)[0]
     kind, size = max(fullest.by_kind, key=lambda pair: pair[1])
     where = "" if len(snapshot.devices) == 1 else f" on {fullest.device}"
     spans: list[Span] = ["Tensors hold ", Size(fullest.tracked_bytes), where]
@@ -118,18 +123,56 @@ def _cached(device: DeviceMemory) -> int | None:
 
 
 def _holders(device: DeviceMemory, n_top: int) -> Table:
-    shown, rest = device.holdings[:n_top], device.holdings[n_top:]
-    return Table(
-        HOLDERS,
-        tuple(_holder_row(one) for one in shown),
-        f"Largest holders on {device.device}",
-        len(rest),
-        sum(one.size_bytes for one in rest) if rest else None,
-    )
+    return _holder_table(device.holdings, n_top, f"Largest holders on {device.device}")
+
+
+def _holder_table(holdings: Sequence[Holding], n_top: int, title: str) -> Table:
+    rows = _equal_as_one(holdings, n_top)
+    shown, rest = rows[:n_top], rows[n_top:]
+    more = sum(one.size_bytes for one in rest) if rest else None
+    return Table(HOLDERS, tuple(_holder_row(one) for one in shown), title, len(rest), more)
+
+
+def _equal_as_one(holdings: Sequence[Holding], n_top: int) -> Sequence[Holding]:
+    """Put the same tensor of equal layers into one row, where there are too many to show each."""
+
+    def alike(one: Holding) -> Hashable:
+        others = tuple(any_layer(other) for other in _news(one))
+        return one.kind, any_layer(one.owner), one.size_bytes, one.note, others
+
+    def merged(group: list[Holding]) -> Holding:
+        first = group[0]
+        return replace(
+            first,
+            owner=any_layer(first.owner),
+            size_bytes=sum(one.size_bytes for one in group),
+            n_tensors=sum(one.n_tensors for one in group),
+        )
+
+    rows = _merged(holdings, n_top, alike, merged)
+    return sorted(rows, key=lambda one: -one.size_bytes)
+
+
+def _merged(
+    items: Sequence[Item],
+    n_top: int,
+    alike: Callable[[Item], Hashable],
+    merged: Callable[[list[Item]], Item],
+) -> Sequence[Item]:
+    if len(items) <= n_top:
+        return items
+    groups: dict[Hashable, list[Item]] = {}
+    for one in items:
+        groups.setdefault(alike(one), []).append(one)
+    return [merged(group) if len(group) > 1 else group[0] for group in groups.values()]
+
+
+def _news(one: Holding) -> list[str]:
+    return [other for other in one.also if not _is_expected(one.kind, other)]
 
 
 def _holder_row(one: Holding) -> tuple[str | int, ...]:
-    others = [other for other in one.also if not _is_expected(one.kind, other)]
+    others = _news(one)
     more = others[0].partition(" ")[2] if others else ""
     if len(others) > 1:
         more += f" and {len(others) - 1} more"
@@ -169,9 +212,10 @@ def diff_view(diff: MemoryDiff) -> View:
         return (Text(("Nothing changed.",), "headline"),)
     total = sum(one.after_bytes - one.before_bytes for one in diff.changes)
     grown = "grew" if total >= 0 else "shrank"
+    shown, rest = _top(_equal_changes(diff.changes), N_CHANGES)
     rows = tuple(
         (one.kind, one.owner, one.before_bytes, one.after_bytes, one.after_bytes - one.before_bytes)
-        for one in diff.changes
+        for one in shown
     )
     columns = (
         Column("kind", "kind"),
@@ -180,7 +224,24 @@ def diff_view(diff: MemoryDiff) -> View:
         Column("after", "bytes"),
         Column("change", "change"),
     )
-    return (Text((f"Tensors {grown} by ", Size(abs(total)), "."), "headline"), Table(columns, rows))
+    sentence = Text((f"Tensors {grown} by ", Size(abs(total)), "."), "headline")
+    return sentence, Table(columns, rows, n_more=len(rest))
+
+
+def _equal_changes(changes: Sequence[Change]) -> Sequence[Change]:
+    def alike(one: Change) -> Hashable:
+        return one.device, one.kind, any_layer(one.owner), one.before_bytes, one.after_bytes
+
+    def merged(group: list[Change]) -> Change:
+        return replace(
+            group[0],
+            owner=any_layer(group[0].owner),
+            before_bytes=sum(one.before_bytes for one in group),
+            after_bytes=sum(one.after_bytes for one in group),
+        )
+
+    rows = _merged(changes, N_CHANGES, alike, merged)
+    return sorted(rows, key=lambda one: -abs(one.after_bytes - one.before_bytes))
 
 
 def report_view(report: MemoryReport) -> View:
@@ -245,7 +306,7 @@ def _line_row(one: LineMemory) -> tuple[str | int, ...]:
 
 
 def _modules(report: MemoryReport) -> Iterator[Block]:
-    shown, rest = _top(report.modules, report.before.n_top)
+    shown, rest = _top(_equal_modules(report.modules, report.before.n_top), report.before.n_top)
     columns = (
         Column("module", "name"),
         Column("type", "text"),
@@ -263,13 +324,32 @@ def _modules(report: MemoryReport) -> Iterator[Block]:
         yield Table(columns, rows, title, len(rest), more)
 
 
+def _equal_modules(modules: Sequence[ModuleMemory], n_top: int) -> Sequence[ModuleMemory]:
+    """Put equal layers into one row, where there are too many modules to show each."""
+    types = {one.name: one.type_name for one in modules}
+    names = {one.name: any_module(one.name, types) for one in modules}
+
+    def alike(one: ModuleMemory) -> Hashable:
+        return one.device, names[one.name], one.type_name
+
+    def merged(group: list[ModuleMemory]) -> ModuleMemory:
+        return replace(
+            group[0],
+            name=names[group[0].name],
+            type_name=times(group[0].type_name, len(group)),
+            allocated_bytes=sum(one.allocated_bytes for one in group),
+            n_allocations=sum(one.n_allocations for one in group),
+            at_peak_bytes=sum(one.at_peak_bytes for one in group),
+        )
+
+    rows = _merged(modules, n_top, alike, merged)
+    return sorted(rows, key=lambda one: -one.allocated_bytes)
+
+
 def _kept(report: MemoryReport) -> Iterator[Block]:
-    shown, rest = _top(report.kept, report.before.n_top)
-    if shown:
-        more = sum(one.size_bytes for one in rest) if rest else None
-        rows = tuple(_holder_row(one) for one in shown)
-        yield Table(HOLDERS, rows, "What stayed behind", len(rest), more)
+    if report.kept:
+        yield _holder_table(report.kept, report.before.n_top, "What stayed behind")
 
 
-def _top(items: tuple[Item, ...], n_top: int) -> tuple[tuple[Item, ...], tuple[Item, ...]]:
+def _top(items: Sequence[Item], n_top: int) -> tuple[Sequence[Item], Sequence[Item]]:
     return items[:n_top], items[n_top:]
