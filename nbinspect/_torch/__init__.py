@@ -62,6 +62,7 @@ from nbinspect._torch.kernels import HALVES, copy_all, fused_norms, in_a_row, no
 from nbinspect._torch.tensors import (
     SCRIPT_MEMBERS,
     handle,
+    has_memory,
     is_copy_on_write,
     is_fake,
     is_pinned,
@@ -102,6 +103,7 @@ __all__ = [
     "graph_task",
     "handle",
     "has_compiled",
+    "has_memory",
     "history_events",
     "in_a_row",
     "in_use",

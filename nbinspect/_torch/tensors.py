@@ -22,13 +22,29 @@ def use_count(tensor: torch.Tensor) -> int | None:
 
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
-    """Give the tensor inside functorch's wrappers, which a function under ``vmap`` or ``grad`` sees."""
+    """Give the tensor inside a wrapper: functorch's, or of a distributed tensor this process's part."""
     functorch = getattr(torch._C, "_functorch", None)
     is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
     inside = getattr(functorch, "get_unwrapped", None)
     while is_wrapped is not None and inside is not None and is_wrapped(tensor):
         tensor = inside(tensor)
+    distributed = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
+    if distributed is not None and issubclass(type(tensor), distributed):
+        whole: Any = tensor
+        part: torch.Tensor = whole._local_tensor
+        return part
     return tensor
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Say whether the values are there: FSDP frees the storage of what it has to gather again.
+
+    To read such a tensor ends the process.
+    """
+    try:
+        return not tensor.numel() or bool(tensor.untyped_storage().nbytes())
+    except (RuntimeError, NotImplementedError):  # sparse, nested: it has no storage of its own
+        return True
 
 
 SCRIPT_MEMBERS = ("parameter ", "buffer ")

@@ -28,12 +28,12 @@ def can_be_bad(tensor: torch.Tensor) -> bool:
     """Say whether a tensor could hold a NaN or Inf at all and its values can be read.
 
     Integers cannot; quantised, meta, fake and empty tensors have no values to look at, nor have
-    those that stand for zeros.
+    those that stand for zeros and those whose memory was freed.
     """
     dtype = tensor.dtype
     if not (dtype.is_floating_point or dtype.is_complex) or tensor.is_meta:
         return False
-    if _torch.is_zero_tensor(tensor):
+    if _torch.is_zero_tensor(tensor) or not _torch.has_memory(_torch.unwrapped(tensor)):
         return False
     if type(tensor) in PLAIN:
         return True
@@ -54,7 +54,7 @@ def is_bad(tensor: torch.Tensor) -> bool:
     try:
         return can_be_bad(tensor) and any(_is_bad(part) for part in dense_parts(tensor))
     except (RuntimeError, NotImplementedError, TypeError):
-        return False  # a freed storage, or a type that cannot be added up
+        return False  # a type that cannot be added up
 
 
 def _is_bad(part: torch.Tensor) -> bool:
@@ -90,6 +90,7 @@ def _is_finite_complex(value: complex) -> bool:
 
 def dense_parts(tensor: torch.Tensor) -> Iterator[torch.Tensor]:
     """Yield strided tensors that hold the values, of types that torch can add up."""
+    tensor = _torch.unwrapped(tensor)
     if tensor.layout is torch.strided:
         if _torch.is_zero_tensor(tensor):
             yield torch.zeros(tensor.shape, dtype=tensor.dtype, device=tensor.device)
@@ -129,6 +130,8 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     small: list[torch.Tensor] = []
     found = []
     for tensor in tensors:
+        if not _torch.has_memory(_torch.unwrapped(tensor)):
+            continue
         if tensor.is_cpu:
             if tensor.dtype is torch.float32 and type(tensor) in PLAIN and _is_small(tensor):
                 small.append(tensor)

@@ -23,7 +23,7 @@ from nbinspect.numerics.naming import Names
 from nbinspect.numerics.operands import first_bad
 from nbinspect.numerics.pinned import slot
 from nbinspect.numerics.records import REACHES, Link, NanFinding, NanReport, Reached
-from nbinspect.numerics.replay import Outcome
+from nbinspect.numerics.replay import Outcome, is_in_a_group
 from nbinspect.numerics.sites import NOWHERE, spot
 from nbinspect.ops import Site
 from nbinspect.records import SourceLine
@@ -387,6 +387,8 @@ class Findings:
         n_of = case.n_of if case else {}
         told = explain(event, tuple(self.losses))
         cause = self._untold.get(event.key, told) if event.op == "unknown" else told
+        if set(names) & {"grad", "loss"} == {"grad"} and is_in_a_group():
+            cause = _from_others(event) or cause
         places = [place for place in REACHES if place in names]
         is_optimizers = event.phase == "optimizer"
         return NanFinding(
@@ -417,6 +419,18 @@ class Findings:
             alarming=not names and is_alarming(event),
             written=tuple(names.get("parameter", {}).values()) if is_optimizers else (),
         )
+
+
+def _from_others(event: Event) -> Cause | None:
+    """Say where bad gradients come from that nothing here made: a group of processes shares them."""
+    if event.op != "unknown" and (event.kind != "leaf" or event.leaf):
+        return None
+    return Cause(
+        "The loss is finite here, and gradients are averaged over all processes: another one may have "
+        "made it.",
+        "look at the reports of the other processes"
+        + ("" if event.kind == "leaf" else "; without --light each names the operation it ran"),
+    )
 
 
 def _why_unknown(outcome: Outcome) -> Cause:

@@ -23,7 +23,7 @@ from nbinspect.numerics.deferred import Deferred
 from nbinspect.numerics.events import Circumstances, Event, Place, judged, numbers_in, unseen
 from nbinspect.numerics.operands import first_bad, operand, operands
 from nbinspect.numerics.phrasing import labelled
-from nbinspect.numerics.plans import Plan, plan, written_values
+from nbinspect.numerics.plans import Plan, is_exchange, plan, written_values
 from nbinspect.numerics.sites import NOWHERE, ForwardSites, Spot, runs_users_code, spot
 from nbinspect.ops import ModuleNames, OpStream
 from nbinspect.tensors import tensors_in
@@ -231,6 +231,8 @@ class Flow:
     def _bad_results(
         self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> list[torch.Tensor]:
+        if seen.sends:
+            return self._to_come(seen, args, kwargs, result)
         if not seen.written and type(result) is torch.Tensor:
             return [result] if is_bad(result) else []
         written = written_values(seen, args, kwargs)
@@ -242,6 +244,15 @@ class Flow:
         if self._tainted and written and not bad:
             self._cleaned(tensors_in(written))
         return bad
+
+    def _to_come(
+        self, seen: Plan, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+    ) -> list[torch.Tensor]:
+        """Give what will be bad once other processes' values are there: all, if a part of ours is."""
+        if not any(self.event_of(one) is not None for one in tensors_in([args, kwargs])):
+            return []
+        written = tensors_in([written_values(seen, args, kwargs), result])
+        return [one for one in written if can_be_bad(one)]
 
     def _note_forward(self, number: int | None, args: tuple[Any, ...]) -> None:
         if number is None or _torch.current_autograd_node() is not None:
@@ -292,10 +303,13 @@ class Flow:
         """Take it from elsewhere where a tensor's bad values come from."""
         self._taint(tensor, event, flags(tensor))
 
-    def _taint(self, tensor: torch.Tensor, event: Event, known: tuple[bool, bool]) -> None:
+    def _taint(
+        self, tensor: torch.Tensor, event: Event, known: tuple[bool, bool], *, lasts: bool = True
+    ) -> None:
         for storage in _storages(tensor):
             entry = _Tainted(storage)
-            entry.event, entry.flags, entry.seen = event, known, _state(tensor)
+            entry.event, entry.flags = event, known
+            entry.seen = _state(tensor) if lasts else ()
             self._tainted[_torch.handle(storage)] = entry
 
     def _flags(self, tensor: torch.Tensor) -> tuple[bool, bool]:
@@ -323,6 +337,9 @@ class Flow:
         sources = self._sources(call, place)
         event = self._classified(call, bad, sources, place)
         event.shows_nan, event.shows_inf = shows_nan, shows_inf
+        if call.plan.sends and not (shows_nan or shows_inf):
+            event.shows_nan = any(one.shows_nan for one in sources)
+            event.shows_inf = any(one.shows_inf for one in sources)
         if place.phase == "optimizer":
             self.trusts_optimizer = False  # from here on operations are given what is bad
         if event.origin is event:
@@ -330,7 +347,7 @@ class Flow:
         elif event.depth > _MOST_LINKS:
             event = event.parents[0]
         for one, known in zip(bad, kinds, strict=True):
-            self._taint(one, event, known)
+            self._taint(one, event, known, lasts=not call.plan.sends)
 
     def _place(self, call: _Call, depth: int) -> Place:
         """Say where the operation belongs: phase, autograd node, line and module."""
@@ -389,9 +406,18 @@ class Flow:
             if (nan or inf) and known is None and _is_number(one) and self._writes_plain(call):
                 continue  # a number that the code writes: the operation is the origin
             if nan or inf:
-                event = known or self._leaf(one, (nan, inf), call, place, id(one) in overwritten)
+                event = known or self._awaited(call)
+                if event is None:
+                    event = self._leaf(one, (nan, inf), call, place, id(one) in overwritten)
                 found.append(_Source(one, nan, inf, event))
         return found
+
+    def _awaited(self, call: _Call) -> Event | None:
+        """Give what is known of values that arrive from other processes, by way of unseen memory."""
+        if call.plan.base != "copy":
+            return None
+        events = filter(None, map(self.event_of, call.written()))
+        return next((one for one in events if is_exchange(one.op)), None)
 
     def _writes_plain(self, call: _Call) -> bool:
         """Say whether an operation writes to something that is no parameter, also by its `.data`."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from nbinspect import _torch
 from nbinspect.blocks import Unavailable
 from nbinspect.numerics.check import can_be_bad, dense_parts
 from nbinspect.numerics.records import Operand
@@ -82,6 +83,8 @@ def _gone(name: str, value: torch.Tensor) -> Operand:
 
 def operand(name: str, tensor: torch.Tensor, index: Index | None) -> Operand:
     """Describe the values of a tensor around `index`, which belongs to a shape it is broadcast to."""
+    if not _torch.has_memory(_torch.unwrapped(tensor)):
+        return Operand(name, describe(tensor), missing=Unavailable("its memory was freed"))
     try:
         return _operand(name, tensor, index)
     except Exception as error:  # a type of the user's, whose own code may raise

@@ -48,6 +48,7 @@ class Plan(NamedTuple):
         pointwise: each value of its result comes from the values at the same place.
         reads_number: gives a Python number.
         tame: makes nothing bad of what an optimizer gives it.
+        sends: exchanges values with other processes, and its results may come later.
         overwrites: what it writes to is not read.
     """
 
@@ -59,6 +60,7 @@ class Plan(NamedTuple):
     pointwise: bool
     reads_number: bool
     tame: bool
+    sends: bool
     overwrites: bool
 
 
@@ -80,8 +82,14 @@ def plan(func: Any) -> Plan:
         torch.Tag.pointwise in getattr(func, "tags", ()),
         name == READS_NUMBER,
         base in _STAYS_IN_RANGE,
+        is_exchange(op),
         base in _OVERWRITES or (bool(written) and all(_is_out(arguments[i]) for i, _ in written)),
     )
+
+
+def is_exchange(op: str) -> bool:
+    """Say whether an operation exchanges values with other processes."""
+    return op.startswith(("c10d.", "_c10d_functional."))
 
 
 def _is_out(argument: Any) -> bool:

@@ -314,9 +314,14 @@ def same_bits(first: float, second: float) -> bool:
     return struct.pack("d", first) == struct.pack("d", second)
 
 
-def _must_be_alone(force: bool) -> None:
+def is_in_a_group() -> bool:
+    """Say whether other processes take part in this training."""
     distributed = torch.distributed
-    if force or not (distributed.is_available() and distributed.is_initialized()):
-        return
-    if distributed.get_world_size() > 1:
+    if not distributed.is_available() or not distributed.is_initialized():
+        return False
+    return distributed.get_world_size() > 1
+
+
+def _must_be_alone(force: bool) -> None:
+    if not force and is_in_a_group():
         raise RefusedError("other processes take part in this step, and would not run theirs again")
