@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbinspect import notebook
+from nbinspect.tensors import is_tensor
 
 MOST_CHARACTERS = 200  # of an error's message
 
@@ -96,17 +97,22 @@ class TakenApart:
 def taken_apart(expression: str) -> TakenApart:
     """Evaluate the function and the arguments of a call, without calling it.
 
+    Any other expression, ``(x @ w).tanh()`` say, is taken as a function of the variables in it that
+    are tensors or hold them.
+
     Raises:
-        ValueError: it is no call, or a part of it raises; the message is one line.
+        ValueError: it is no expression, or a part of it raises; the message is one line.
     """
     if not expression.strip():
-        raise ValueError("takes a call, e.g. %gradcheck f(x, w)")
+        raise ValueError("takes a call or a formula, e.g. %gradcheck f(x, w)")
     try:
         tree = ast.parse(expression.strip(), mode="eval").body
     except (SyntaxError, ValueError) as error:
         raise ValueError(f"{expression} is no expression: {_line(error)}") from None
-    if not isinstance(tree, ast.Call):
-        raise ValueError("takes a call, e.g. %gradcheck f(x, w)")
+    if isinstance(tree, ast.Name | ast.Attribute | ast.Constant):
+        raise ValueError("takes a call or a formula, e.g. %gradcheck f(x, w)")
+    if not isinstance(tree, ast.Call) or _is_formula(tree):
+        return _of_its_variables(tree)
     name = ast.unparse(tree.func)
     made = TakenApart(name, evaluate(name).pop(), [], {}, {})
     for node in tree.args:
@@ -124,6 +130,29 @@ def taken_apart(expression: str) -> TakenApart:
             made.names[key] = f"{text}[{key!r}]" if keyword.arg is None else text
             made.kwargs[key] = one
     return made
+
+
+def _is_formula(call: ast.Call) -> bool:
+    """Say whether a call works on what was computed in the same expression, as ``x.exp().sum()``."""
+    if any(isinstance(one, ast.GeneratorExp) for one in call.args):
+        return True
+    of = call.func.value if isinstance(call.func, ast.Attribute) else None
+    return of is not None and is_tensor(evaluate(ast.unparse(of)).pop())
+
+
+def _of_its_variables(tree: ast.expr) -> TakenApart:
+    text = ast.unparse(tree)
+    known = notebook.user_namespace()
+    used = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))
+    names = [
+        name
+        for name in used
+        if is_tensor(known.get(name)) or type(known.get(name)) in {list, tuple, dict}
+    ]
+    # The name of a file that counts as the user's own: so the variables are copied that it uses.
+    code = compile(f"lambda {', '.join(names)}: ({text})", "<string>", "eval")
+    function = eval(code, known)
+    return TakenApart(text, function, [known[name] for name in names], {}, dict(enumerate(names)))
 
 
 def _name_of(node: ast.expr) -> str:

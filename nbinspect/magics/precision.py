@@ -92,12 +92,14 @@ def gradcheck_options() -> Options:
         """
         Are the gradients of this function right, and finite at its own dtype?
 
-        Takes a call. Function and arguments are evaluated once and copied; torch's gradcheck then
-        holds backward against small steps in float64, also for the parameters of modules that take
-        part. In the same run the function is tried at its own dtype, since float64 hides overflow.
+        Takes a call, whose function and arguments are evaluated once and copied, or any other
+        expression as a function of the variables in it. torch's gradcheck then holds backward
+        against small steps in float64, also for the parameters of modules that take part. In the
+        same run the function is tried at its own dtype, since float64 hides overflow.
 
         Examples:
             %gradcheck f(x, w)                   # any call
+            %gradcheck (x @ w).tanh().sum()      # any expression
             %gradcheck MyFunction.apply(x)       # a custom autograd function
             %gradcheck loss_fn(x)                # also for the model that it uses
             %gradcheck loss_fn(x, y) --top 20    # longer tables

@@ -70,6 +70,32 @@ def test_modules_of_the_notebook_and_starred_arguments(kernel: Kernel) -> None:
     assert plain(kernel, "(m.name, m.eps)") == ("model", 1e-5)
 
 
+@pytest.mark.parametrize(
+    ("expression", "inputs"),
+    [
+        ("x.sin()", ["x"]),
+        ("(x * batch['w']).tanh().sum()", ["x", "batch['w']"]),
+        ("x * 2 + batch['w'] ** 2", ["x", "batch['w']"]),
+        ("model(x).square().mean()", ["x", "model.weight", "model.bias"]),
+        ("[one * x for one in (1.0, 2.0)][1]", ["x"]),
+        ("sum(value.exp().sum() for value in batch.values())", ["batch['w']"]),
+        ("torch.stack([x, batch['w']])[0]", ["x", "batch['w']"]),
+    ],
+)
+def test_any_expression_is_a_function_of_its_variables(
+    kernel: Kernel, expression: str, inputs: list[str]
+) -> None:
+    kernel.ok(f"m = %gradcheck {expression} ;")
+    assert plain(kernel, "[one.name for one in m.inputs]") == inputs
+    assert plain(kernel, "(m.ok, x.grad)") == (True, None)
+
+
+def test_a_wrong_gradient_inside_an_expression(kernel: Kernel) -> None:
+    reply = kernel.ok("%gradcheck f(x, batch['w']).sum()")
+    said = reply.text("display")
+    assert "The gradient of `f(x, batch['w']).sum()` with respect to `batch['w']` is wrong" in said
+
+
 def test_what_float64_hides(kernel: Kernel) -> None:
     reply = kernel.ok("%gradcheck torch.exp(x * 100)")
     assert "At float32 it is not finite" in reply.text("display")
@@ -86,8 +112,8 @@ def test_an_error_of_the_function_is_the_users_own(kernel: Kernel) -> None:
 @pytest.mark.parametrize(
     ("line", "error"),
     [
-        ("%gradcheck", "%gradcheck: takes a call, e.g. %gradcheck f(x, w)"),
-        ("%gradcheck x", "%gradcheck: takes a call, e.g. %gradcheck f(x, w)"),
+        ("%gradcheck", "%gradcheck: takes a call or a formula, e.g. %gradcheck f(x, w)"),
+        ("%gradcheck x", "%gradcheck: takes a call or a formula, e.g. %gradcheck f(x, w)"),
         ("%gradcheck f(x, ww)", "%gradcheck: there is no ww"),
         ("%gradcheck f(x,", "%gradcheck: f(x, is no expression"),
         ("%gradcheck f(x) --eps 0", "%gradcheck: --eps takes a number above 0, not 0"),
