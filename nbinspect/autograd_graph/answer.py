@@ -45,9 +45,9 @@ def autograd(
         ValueError: `depth` is below 1.
 
     Cost: about 20 µs a node, a pass over the objects of Python's collector (40 ms in a notebook) and
-    a norm of each gradient that there is: one read from each device. Runs no hook: what
-    ``torch.utils.checkpoint`` dropped is not computed again.
-    Blind to: nodes beyond the first 20,000, said in `notes`; what only the forward knew (lines, where
+    a norm of each gradient and of each saved tensor that there is: a read for each device and dtype.
+    Runs no hook: what ``torch.utils.checkpoint`` dropped is not computed again.
+    Blind to: a NaN that no operation saved and that reached no leaf's gradient; nodes beyond the first 20,000, said in `notes`; what only the forward knew (lines, where
     a path was cut), unless it was watched by `graphwatch`.
     Source: ``Node.next_functions``, ``_raw_saved_*``, ``Node._input_metadata``.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -91,7 +92,8 @@ def storage_keys(tensor: Any) -> list[tuple[Any, int]]:
 def gather(walked: Walked, names: Names, origins: Mapping[int, Origin]) -> Facts:
     """Describe every node; call it inside `tensors.looking`.
 
-    Cost: about 10 µs a node and a norm of each gradient that there is (one device read in all).
+    Cost: about 10 µs a node and a norm of each gradient and of each saved tensor that there is (a
+        read for each device and dtype).
     """
     facts = Facts()
     stores = _Storages(names)
@@ -99,8 +101,10 @@ def gather(walked: Walked, names: Names, origins: Mapping[int, Origin]) -> Facts
     made = [_origin(node, origins) for node in walked.nodes]
     modules = _modules(walked, names, made)
     parameters: dict[int, int] = {}
+    kept = [list(_torch.raw_saved(node)) for node in walked.nodes]
+    spoilt = _with_nan(kept)
     for n, node in enumerate(walked.nodes):
-        saved = tuple(stores.saved(*each) for each in _torch.raw_saved(node))
+        saved = tuple(stores.saved(*each) for each in kept[n])
         sized = [(one, one.storage, one.size_bytes or 0) for one in saved]
         own = {at: size for one, at, size in sized if at is not None and one.kind != "PARAMETER"}
         parameters |= {at: size for one, at, size in sized if at is not None and at not in own}
@@ -116,6 +120,7 @@ def gather(walked: Walked, names: Names, origins: Mapping[int, Origin]) -> Facts
                 line=(made[n] or NOWHERE).line,
                 saved=saved,
                 saved_bytes=sum(own.values()),
+                problem=described.problem or spoilt.get(n, ""),
             )
         )
     facts.parameter_bytes = sum(parameters.values())
@@ -203,6 +208,38 @@ def gradient_norms(leaves: Sequence[Any]) -> list[float | None]:
         except Exception:  # a dtype without norms: its gradients are left unknown
             continue
     return found
+
+
+def _with_nan(kept: Sequence[Sequence[tuple[str, Any, Any]]]) -> dict[int, str]:
+    """Say of each node whose saved tensors have NaN in them which one it is.
+
+    An Inf is no such sign: masks are made of it. Where the forward made a NaN, who takes it saves it.
+    """
+    groups: dict[
+        tuple[torch.device, torch.dtype], dict[Any, tuple[Any, list[tuple[int, str]]]]
+    ] = {}
+    for n, some in enumerate(kept):
+        for slot, value, hook in some:
+            if hook is None and is_tensor(value) and _has_numbers(value):
+                place = (value.data_ptr(), value.shape, value.stride())  # saved by several
+                group = groups.setdefault((value.device, value.dtype), {})
+                group.setdefault(place, (value, []))[1].append((n, slot))
+    found: dict[int, str] = {}
+    for group in groups.values():
+        try:
+            norms = _torch.norms([value for value, _ in group.values()])
+        except Exception:  # a kind without norms: its values are left unknown
+            continue
+        for norm, (_, takers) in zip(norms, group.values(), strict=True):
+            if math.isnan(norm):
+                for n, slot in takers:
+                    found.setdefault(n, f"NaN in what it saves (`{slot}`)")
+    return found
+
+
+def _has_numbers(value: Any) -> bool:
+    is_plain = value.layout is torch.strided and not (value.is_meta or value.is_nested)
+    return is_plain and value.is_floating_point() and value.numel() > 0
 
 
 def module_rows(

@@ -559,7 +559,7 @@ def _without_grad(question: Question) -> Iterator[GraphFinding]:
 
 
 def _bad_gradients(question: Question) -> Iterator[GraphFinding]:
-    bad = [node for node in question.facts.nodes if node.problem]
+    bad = [node for node in question.facts.nodes if node.problem and node.grad_norm is not None]
     if bad:
         names = [node.leaf for node in bad]
         sentence = (

@@ -140,7 +140,8 @@ def _problems(report: GraphReport, shown: Set[int]) -> dict[int, str]:
         while todo:
             key = todo.pop()
             if key in shown:
-                words = node.problem if key == node.key else f"{node.problem} of {node.leaf}"
+                whose = node.leaf or node.name
+                words = node.problem if key == node.key else f"{node.problem} of {whose}"
                 found.setdefault(key, words)
             else:
                 todo += consumers[key]

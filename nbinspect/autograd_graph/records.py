@@ -49,7 +49,8 @@ class AutogradNode:
         is_parameter: that leaf belongs to a module.
         variables: the user's names for the output.
         grad_norm: 2-norm of the gradient, for leaves that have one; NaN and Inf are kept.
-        problem: why it is marked, e.g. ``NaN in the gradient``, "" if it is not.
+        problem: why it is marked, e.g. ``NaN in the gradient``, ``NaN in what it saves (`self`)``,
+            "" if it is not.
     """
 
     key: int

@@ -167,7 +167,7 @@ def _with_gradients(before: GraphReport, after: GraphReport) -> GraphReport:
     if [n.name for n in before.nodes] != [n.name for n in after.nodes]:
         return before
     nodes = tuple(
-        dataclasses.replace(old, grad_norm=new.grad_norm, problem=new.problem)
+        dataclasses.replace(old, grad_norm=new.grad_norm, problem=new.problem or old.problem)
         for old, new in zip(before.nodes, after.nodes, strict=True)
     )
     norms = {one.name: one.grad_norm for one in after.modules}

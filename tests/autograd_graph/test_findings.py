@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
+
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -349,3 +352,29 @@ def test_a_model_that_is_cut_off_on_purpose_is_no_fault(trained):
     assert ("may be meant" in cut.sentence) == (trained != "both")
     assert "torch.no_grad()" in cut.sentence
     assert len(optimizers) == 1 + (trained == "apart")
+
+
+@pytest.mark.parametrize("watched", [True, False])
+def test_nodes_that_a_nan_of_the_forward_went_through_are_marked(watched):
+    model = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 1))
+
+    def forward(spoil):
+        hidden = model[0](torch.ones(2, 4))
+        hidden = hidden * (math.nan if spoil else 1.0)
+        mask = torch.tensor([[0.0, 0.0, 0.0, -math.inf]])
+        return model[2](model[1](hidden)).mean() + (hidden + mask).softmax(-1).sum()
+
+    for spoil in (True, False):
+        with nbinspect.graphwatch() if watched else contextlib.nullcontext():
+            loss = forward(spoil)
+        report = nbinspect.autograd(loss)
+        marked = {node.name: node.problem for node in report.nodes if node.problem}
+        if spoil:
+            assert marked["TanhBackward0"] == "NaN in what it saves (`result`)"
+            assert "SoftmaxBackward0" in marked
+            first = min(n.key for n in report.nodes if n.problem)
+            assert report.nodes[first].module != "model.0", "before it, all is well"
+        else:
+            assert marked == {}
+        assert not found(report, "BAD_GRADIENT")
+        assert "NaN in what it saves" in report.html() or not spoil
