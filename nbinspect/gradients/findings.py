@@ -91,7 +91,8 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
                 f"{_others('; so are those of {}', n_others)}."
             )
         case "UNUSED":
-            why = f"no backward pass reached it in {what.n_steps} {_steps(what.n_steps)}"
+            steps = f" in {what.n_steps} steps" if what.n_steps > 1 else ""
+            why = f"no backward pass reached it{steps}"
             why += _others(", nor {}", n_others) + "."
             if " parameter " in name:
                 why += " It belongs to no model: was a layer replaced after the optimizer was made?"
@@ -118,10 +119,6 @@ def _others(words: str, number: int) -> str:
     if not number:
         return ""
     return words.format(f"{number} other parameters" if number > 1 else "one other parameter")
-
-
-def _steps(n_steps: int) -> str:
-    return "step" if n_steps == 1 else "steps"
 
 
 def _mend(kind: Kind, name: str, model: str) -> str:

@@ -67,7 +67,7 @@ def history_view(history: GradientHistory) -> View:
     if not (history.findings or _has_gradients(history)):
         return (Text((_nothing(history),), "headline"), *_notes(history))
     blocks: list[Block] = [Text(_verdict(history), "headline")]
-    blocks += [_advice(one) for one in history.findings]
+    blocks += [_advice(one, f", step {one.step}") for one in history.findings]
     blocks += [Text((sentence,)) for sentence in (_course(history),) if sentence]
     blocks.append(heat_map(history))
     last = history.steps[-1]
@@ -107,9 +107,9 @@ def _verdict(history: GradientHistory) -> tuple[Span, ...]:
     return (*name, f"{VERBS[first.kind]}, first in step {first.step} of {n}.{rest}")
 
 
-def _advice(finding: GradientFinding) -> Advice:
+def _advice(finding: GradientFinding, when: str = "") -> Advice:
     name: tuple[Span, ...] = (Code(finding.parameter), " ") if finding.parameter else ()
-    lead = f"{VERBS[finding.kind]}, step {finding.step}: "
+    lead = f"{VERBS[finding.kind]}{when}: "
     return Advice((*name, lead, finding.why), finding.mend)
 
 
