@@ -40,7 +40,7 @@ LINES = (
 
 def snapshot_view(one: AllocatorSnapshot) -> View:
     """Show what filled a GPU."""
-    blocks: list[Block] = [Text(_headline(one), "headline")]
+    blocks: list[Block] = [Text(headline(one), "headline")]
     if one.n_entries:
         blocks.append(_curve(one))
         lines = one.alive_at(one.peak_time_s)
@@ -54,7 +54,8 @@ def snapshot_view(one: AllocatorSnapshot) -> View:
     return tuple(blocks)
 
 
-def _headline(one: AllocatorSnapshot) -> tuple[Span, ...]:
+def headline(one: AllocatorSnapshot) -> tuple[Span, ...]:
+    """Say in a sentence how full the GPU was."""
     end: tuple[Span, ...] = (
         Size(one.allocated_bytes),
         " allocated of ",

@@ -32,6 +32,7 @@ function steps(curve, sizes) {
 
 function render({ model, el }) {
   const root = add(el, "div", "nbi nba-allocations");
+  const headline = add(add(root, "p", "nbi-block nbi-headline"), "strong", "");
   const title = add(root, "strong", "nbi-title", "");
   const plot = add(root, "div", "nbi-plot nba-plot");
   plot.tabIndex = 0;
@@ -71,6 +72,7 @@ function render({ model, el }) {
 
   function draw() {
     const curve = model.get("curve");
+    headline.textContent = curve.headline;
     title.textContent = curve.title;
     plot.replaceChildren();
     const svg = document.createElementNS(SVG, "svg");

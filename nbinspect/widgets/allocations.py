@@ -10,8 +10,9 @@ import traitlets
 
 from nbinspect.render.format import bytes_text, count, printable
 from nbinspect.render.style import style_sheet
+from nbinspect.render.words import spans_text
 from nbinspect.snapshots import AllocatorSnapshot
-from nbinspect.snapshots.view import moment, where_label
+from nbinspect.snapshots.view import headline, moment, where_label
 from nbinspect.widgets import page
 
 _HERE = Path(__file__).parent
@@ -106,6 +107,7 @@ def _curve(record: AllocatorSnapshot) -> dict[str, Any]:
         "end_text": moment(record, end).partition(" ")[2],
         "peak_s": record.peak_time_s,
         "peak": record.peak_bytes,
+        "headline": printable(spans_text(headline(record), "")),
         "title": f"{printable(record.name)}, GPU {record.device}: click to list what was alive",
     }
 

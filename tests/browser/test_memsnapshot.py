@@ -20,7 +20,12 @@ def test_a_click_lists_what_was_alive(open_notebook, artifacts, tmp_path):
     rows = lab.page.locator(".nba-allocations tbody tr")
     expect(rows.first).to_contain_text("/home/me/model.py:12")
     assert lab.page.locator(".nba-still .nbi-plot").first.is_hidden()  # one picture is enough
-    expect(lab.page.locator(".nba-still .nbi-headline")).to_contain_text("The peak was 15.0 MiB")
+    headline = lab.page.locator(".nba-allocations .nbi-headline")
+    expect(headline).to_contain_text("The peak was 15.0 MiB")
+    assert headline.bounding_box()["y"] < lab.page.locator(".nba-plot").bounding_box()["y"]
+    expect(lab.page.get_by_text("The peak was 15.0 MiB").locator("visible=true")).to_have_count(1)
+    assert lab.page.get_by_text("Alive at the peak").is_hidden()  # the list above begins with it
+    expect(lab.page.get_by_text("all segments").first).to_be_visible()
     plot = lab.page.locator(".nba-plot")
     box = plot.bounding_box()
     plot.click(position={"x": box["width"] - 2, "y": box["height"] / 2})
