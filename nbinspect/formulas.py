@@ -15,7 +15,7 @@ from __future__ import annotations
 import re
 import weakref
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from functools import lru_cache
 from types import SimpleNamespace
 from typing import Any
@@ -83,11 +83,13 @@ class Formulas:
         mode: that mode.
         told: called with (operation, arguments, keyword arguments, result) after each; of a backward
             formula, the gradients given and the values saved, by name.
+        one_at_a_time: held meanwhile; accelerators run backward in a thread each.
     """
 
-    def __init__(self, mode: Any, told: Told) -> None:
+    def __init__(self, mode: Any, told: Told, one_at_a_time: AbstractContextManager[Any]) -> None:
         self._mode = mode
         self._told = told
+        self._one_at_a_time = one_at_a_time
         self._ids = _forward_ids()
         self._fresh: list[weakref.ref[torch.Tensor]] = []  # results without a node as yet
         self._handles: list[Any] = []
@@ -148,7 +150,8 @@ class Formulas:
         with looking():
             saved = {name: one for name, one, _ in _torch.raw_saved(node) if is_tensor(one)}
             grads = given[0] if len(given) == 1 else list(given)
-            self._told(_backward_of(node.name()), (grads,), saved, list(gave))
+            with self._one_at_a_time:
+                self._told(_backward_of(node.name()), (grads,), saved, list(gave))
 
     def _release(self) -> None:
         for handle in self._handles:
@@ -167,7 +170,8 @@ class Formulas:
             return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
-            self._told(_whole(original.__name__.removeprefix("linalg_")), args, kwargs, result)
+            with self._one_at_a_time:
+                self._told(_whole(original.__name__.removeprefix("linalg_")), args, kwargs, result)
         finally:
             _torch.put_on(self._mode)
         return result

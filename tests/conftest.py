@@ -61,7 +61,13 @@ def _lacks_gpu() -> str:
     return "" if torch.cuda.is_available() else "no CUDA device; run them where there is one"
 
 
-NEEDS = {"browser": _lacks_browser, "gpu": _lacks_gpu}
+def _lacks_accelerator() -> str:
+    import card
+
+    return card.lacking()
+
+
+NEEDS = {"browser": _lacks_browser, "gpu": _lacks_gpu, "accelerator": _lacks_accelerator}
 
 
 def pytest_configure() -> None:
@@ -71,7 +77,7 @@ def pytest_configure() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of `tests/browser` and `tests/gpu`, and take out what cannot run here."""
+    """Mark the tests of the folders in `NEEDS`, and take out what cannot run here."""
     lacking = config.stash.setdefault(_LACKING, {})
     for need, lacks in NEEDS.items():
         own = [item for item in items if (HERE / need) in item.path.parents]

@@ -109,12 +109,18 @@ def _mem_get_info(device: torch.device, *, opened: bool) -> tuple[Reading, Readi
     if not opened:  # asking would create a context of some hundred MB there
         why = Unavailable(f"this process holds nothing on {device}")
         return why, why
-    try:
-        free, total = module.mem_get_info(device)
-        return int(total), int(free)
-    except (AttributeError, RuntimeError, NotImplementedError) as error:
-        why = Unavailable(f"{device.type} does not say: {error}")
-        return why, why
+    asked = (
+        getattr(module, "mem_get_info", None),
+        getattr(getattr(torch, "accelerator", None), "get_memory_info", None),
+    )
+    for ask in filter(None, asked):
+        try:
+            free, total = ask(device)
+            return int(total), int(free)
+        except (RuntimeError, NotImplementedError):  # not this device's allocator
+            continue
+    why = Unavailable(f"{device.type} does not say how much memory it has")
+    return why, why
 
 
 def allocator_peaks(devices: Iterable[str]) -> dict[str, int]:
@@ -134,11 +140,23 @@ def free_blocks(device: torch.device) -> tuple[int, ...] | Unavailable:
     Cost: one walk over the allocator's segments, some ms; no synchronisation.
     Source: ``torch.cuda.memory_snapshot``.
     """
+    unlisted = Unavailable(f"{device.type}'s allocator does not list its blocks")
     if device.type != "cuda" or not in_use(device):
-        return Unavailable(f"{device.type}'s allocator does not list its blocks")
-    segments = [one for one in torch.cuda.memory_snapshot() if one["device"] == device.index]
+        return unlisted
+    try:
+        found = torch.cuda.memory_snapshot()
+    except RuntimeError:  # the driver's own allocator, or the user's
+        return unlisted
+    segments = [one for one in found if one["device"] == device.index]
     blocks = [block for one in segments for block in one["blocks"] if block["state"] == "inactive"]
     return tuple(sorted((int(block["size"]) for block in blocks), reverse=True))
+
+
+def line_that_empties(device: torch.device) -> str:
+    """Give the line of code that lets a device's allocator give back what it has cached."""
+    module = getattr(torch, device.type, None)
+    owner = f"torch.{device.type}" if hasattr(module, "empty_cache") else "torch.accelerator"
+    return f"import torch; {owner}.empty_cache()"
 
 
 def expandable_segments() -> bool:
@@ -222,19 +240,27 @@ class AllocatorHistory:
     def __init__(self) -> None:
         self.why_not = ""
         self._is_ours = False
+        self._calls: dict[str, tuple[int, int]] = {}
 
     def start(self) -> None:
         """Begin to log, where this process uses CUDA and its torch can."""
         enabled = getattr(torch._C, "_cuda_isHistoryEnabled", None)
         if not torch.cuda.is_initialized():
             self.why_not = "CUDA was not in use when the cell began"
-        elif enabled is None:
+            return
+        if enabled is None:
             self.why_not = "this torch keeps no log of its CUDA allocator"
-        elif not enabled():
-            torch.cuda.memory._record_memory_history(
-                "all", context=None, stacks="python", max_entries=HISTORY_ENTRIES
-            )
-            self._is_ours = True
+            return
+        try:
+            if not enabled():
+                torch.cuda.memory._record_memory_history(
+                    "all", context=None, stacks="python", max_entries=HISTORY_ENTRIES
+                )
+                self._is_ours = True
+        except RuntimeError:
+            self.why_not = "the driver's own allocator, or one that was plugged in, keeps none"
+            return
+        self._calls = {name: _n_calls(name) for name in accelerators()}
 
     def stop(self, since_ns: int) -> dict[str, list[AllocatorEvent]]:
         """End the log if it is ours, and give each device's events since a moment."""
@@ -247,11 +273,32 @@ class AllocatorHistory:
                 torch.cuda.memory._record_memory_history(None)
         found = {}
         for index, trace in enumerate(traces):
-            if len(trace) >= HISTORY_ENTRIES and trace[0]["time_us"] * 1000 > since_ns:
-                self.why_not = f"the cell made more than {HISTORY_ENTRIES} allocations"
-            elif events := history_events(trace, since_ns, f"cuda:{index}"):
-                found[f"cuda:{index}"] = events
+            name = f"cuda:{index}"
+            events = history_events(trace, since_ns, name)
+            before, now = self._calls.get(name, (0, 0)), _n_calls(name)
+            if lacks_calls(events, now[0] - before[0], now[1] - before[1]):
+                self.why_not = "the log that is kept has not room for all that the cell allocated"
+            elif events:
+                found[name] = events
         return found
+
+
+def _n_calls(device: str) -> tuple[int, int]:
+    """Count what a device's allocator was asked for so far, and what it was given back."""
+    stats = _memory_stats(torch.device(device))
+    if isinstance(stats, Unavailable):
+        return 0, 0
+    return stats.get("allocation.all.allocated", 0), stats.get("allocation.all.freed", 0)
+
+
+def lacks_calls(events: Iterable[AllocatorEvent], n_given: int, n_taken: int) -> bool:
+    """Say whether a log lacks some of the allocator's calls, by the allocator's own count.
+
+    The log is a ring whose size its owner chose, and may leave out kinds of calls; with ``"state"``
+    it has room for one.
+    """
+    sizes = [one.size_bytes for one in events]
+    return sum(size > 0 for size in sizes) < n_given or sum(size < 0 for size in sizes) < n_taken
 
 
 def history_events(
@@ -267,7 +314,7 @@ def history_events(
             one["time_us"] * 1000, one["addr"], signs[one["action"]] * one["size"], device
         )
         for one in trace
-        if one["action"] in signs and one.get("time_us", 0) * 1000 >= since_ns
+        if one["action"] in signs and one.get("time_us", 0) * 1000 + 999 >= since_ns
     ]
 
 

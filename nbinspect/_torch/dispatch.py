@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from types import CodeType
 from typing import Any
 
 import torch
+from torch import overrides
 from torch.utils import _python_dispatch
 
 from nbinspect._torch.absent import never, nothing
@@ -56,6 +57,24 @@ _pop_mode: Any = getattr(_python_dispatch, "_pop_mode", None)
 _n_tracers = getattr(torch._ops, "_len_torch_dispatch_stack_pre_dispatch", never)
 
 _pop_tracer: Any = getattr(torch._ops, "_pop_mode_from_pre_dispatch", None)
+
+
+@contextmanager
+def with_function_modes(modes: Sequence[Any]) -> Iterator[None]:
+    """Push function modes onto those that are active, the lowest first; none that is active."""
+    pushed = [one for one in modes if all(one is not it for it in function_modes())]
+    for one in pushed:
+        overrides._push_mode(one)
+    try:
+        yield
+    finally:
+        for _ in pushed:
+            overrides._pop_mode()
+
+
+def function_modes() -> list[Any]:
+    """Give the function modes that are active, the lowest first."""
+    return list(overrides._get_current_function_mode_stack())
 
 
 def module_call_code() -> CodeType:
@@ -202,7 +221,7 @@ def autocast_operations(device: str) -> frozenset[str]:
     if device not in _autocast:
         listed = getattr(torch._C, "_dispatch_get_registrations_for_dispatch_key", None)
         try:
-            names = listed(f"Autocast{device.upper()}") if listed is not None else ()
+            names = listed(f"Autocast{_key_part(device)}") if listed is not None else ()
         except RuntimeError:  # no such key
             names = ()
         _autocast[device] = frozenset(n.partition("::")[2].partition(".")[0] for n in names)
@@ -210,3 +229,9 @@ def autocast_operations(device: str) -> frozenset[str]:
 
 
 _autocast: dict[str, frozenset[str]] = {}
+
+
+def _key_part(device: str) -> str:
+    """Give the part of a dispatch key's name that stands for a type of device."""
+    own = getattr(torch._C, "_get_privateuse1_backend_name", None)  # of a backend outside of torch
+    return "PrivateUse1" if own is not None and device == own() else device.upper()

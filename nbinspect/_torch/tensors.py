@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from nbinspect._torch.absent import never
+from nbinspect._torch.allocators import accelerators, in_use
 
 
 def use_count(tensor: torch.Tensor) -> int | None:
@@ -81,12 +82,13 @@ handle: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 
 
 def is_pinned(storage: torch.UntypedStorage) -> bool:
-    """Say whether host memory is page-locked; asks nothing where CUDA is not in use."""
-    if not torch.cuda.is_initialized():
+    """Say whether host memory is page-locked; asks nothing where no accelerator is in use."""
+    name = next(iter(accelerators()), None)
+    if name is None or not in_use(device := torch.device(name)):
         return False
     try:
-        return bool(storage.is_pinned())
-    except RuntimeError:
+        return bool(storage.is_pinned(device.type))
+    except (RuntimeError, TypeError):  # `TypeError`: a device that torch thinks cannot pin
         return False
 
 

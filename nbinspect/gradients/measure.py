@@ -136,13 +136,7 @@ def exponents(gradients: Sequence[torch.Tensor], rows: Sequence[int]) -> tuple[E
     """
     if not gradients:
         return ()
-    counted = [
-        torch.bincount(
-            (one.float().contiguous().view(torch.int32) >> 23).bitwise_and_(255).view(-1),
-            minlength=256,
-        )
-        for one in gradients
-    ]
+    counted = [_exponent_counts(one) for one in gradients]
     found = []
     for row, counts in zip(rows, _read_counts(counted), strict=True):
         used = [place for place in range(1, 256) if counts[place]]
@@ -156,6 +150,16 @@ def exponents(gradients: Sequence[torch.Tensor], rows: Sequence[int]) -> tuple[E
             ),
         )
     return tuple(found)
+
+
+def _exponent_counts(gradient: torch.Tensor) -> torch.Tensor:
+    """Count how often each of float32's 256 exponents occurs, without waiting for the device."""
+    fields = (gradient.float().contiguous().view(torch.int32) >> 23).bitwise_and_(255).view(-1)
+    if fields.is_cpu:
+        return torch.bincount(fields, minlength=256)
+    # There `bincount` reads the smallest and the largest value before it counts.
+    counts = torch.zeros(256, dtype=torch.int64, device=fields.device)
+    return counts.index_add_(0, fields, counts.new_ones(()).expand(len(fields)))
 
 
 def _read_counts(counted: list[torch.Tensor]) -> list[list[int]]:

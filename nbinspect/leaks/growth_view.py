@@ -174,7 +174,7 @@ def _process_row(report: LeakReport) -> tuple[str, int | Unavailable, str]:
     if len(sizes) < 2:
         return "the process", Unavailable("the system does not say"), ""
     each = round((sizes[-1] - sizes[0]) / (len(sizes) - 1))
-    explained = sum(one.bytes_per_run for one in report.growths if "cuda" not in one.device)
+    explained = sum(one.bytes_per_run for one in report.growths if one.device == "cpu")
     return "the process", each, f"{bytes_text(explained, signed=True)} of it explained above"
 
 

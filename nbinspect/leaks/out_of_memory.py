@@ -5,19 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 
 from nbinspect import _torch
 from nbinspect.blocks import Reading, Unavailable
 from nbinspect.heapgraph.letting_go import is_assignable
 from nbinspect.heapgraph.objects import isinstance_of
-from nbinspect.holders import census
+from nbinspect.holders import Claim, HeldStorage, census
 from nbinspect.leaks.records import SHARED_MEMORY, LetGo, OutOfMemory
 from nbinspect.memory.holdings import holdings
 from nbinspect.memory.records import Waste
 from nbinspect.memory.system import host_memory
 from nbinspect.memory.waste import wasted
-from nbinspect.records import Holding
 
 SIZE = r"(\d+(?:\.\d+)?) ?(bytes|[KMGT]i?B)"
 ASKED = rf"(?:[Tt]ried to allocate|Unable to allocate|unable to mmap) {SIZE}"
@@ -46,17 +46,20 @@ CONF = re.compile(r"PYTORCH_(?:\w+_)?ALLOC_CONF")
 CONFS = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_HIP_ALLOC_CONF")
 SETTING = "expandable_segments:True"
 N_FIRST = 3
+CLEARED = {"list", "dict", "OrderedDict", "defaultdict", "deque"}
 N_HOLDINGS = 10
 NAMES = {"XPU": "xpu", "MPS": "mps"}
 UNITS = {"bytes": 0, "KB": 10, "MB": 20, "GB": 30, "TB": 40}
 
 
-def out_of_memory(errors: Iterable[BaseException], pinned_bytes: int) -> OutOfMemory | None:
+def out_of_memory(
+    errors: Iterable[BaseException], pinned_bytes: Mapping[str, int]
+) -> OutOfMemory | None:
     """Read the first of `errors` that is for want of memory; None if none is.
 
     Args:
         errors: the last error and those that it is chained to.
-        pinned_bytes: what the error itself keeps that nothing else does.
+        pinned_bytes: what the error itself keeps that nothing else does, by device.
 
     Cost: a census, if there is such an error.
     Blind to: what was freed between the error and this question; the error keeps most of it.
@@ -78,9 +81,9 @@ def out_of_memory(errors: Iterable[BaseException], pinned_bytes: int) -> OutOfMe
         total_bytes=total,
         allocated_bytes=allocated,
         unallocated_bytes=unallocated,
-        setting=_setting(said, unallocated),
+        setting=_setting(said, device, unallocated),
         holdings=held[:N_HOLDINGS],
-        let_go=tuple(_first(pinned_bytes, wasted(here, place), held)),
+        let_go=tuple(_first(pinned_bytes.get(place, 0), wasted(here, place), here)),
     )
 
 
@@ -128,11 +131,20 @@ def _text(error: BaseException) -> str:
 def _device(said: str) -> str:
     if OF_SHARED.search(said):
         return SHARED_MEMORY
-    kind = ACCELERATOR.search(said)
-    if kind is None or "CPUAllocator" in said:
+    kind = _kind(said)
+    if not kind or "CPUAllocator" in said:
         return "cpu"
-    index = re.search(r"GPU (\d+)", said)
-    return f"{NAMES.get(kind[1], 'cuda')}:{index[1] if index else 0}"
+    index = re.search(r"\b(?:GPU|device) (\d+)", said)
+    return f"{kind}:{index[1] if index else 0}"
+
+
+def _kind(said: str) -> str:
+    """Give the type of accelerator that a message names, "" if none."""
+    if known := ACCELERATOR.search(said):
+        return NAMES.get(known[1], "cuda")
+    # A backend outside of torch spells its own name in the manner of these.
+    here = dict.fromkeys(name.partition(":")[0] for name in _torch.accelerators())
+    return next((one for one in here if re.search(rf"\b{re.escape(one.upper())}\b", said)), "")
 
 
 def _size(said: str, *patterns: str) -> Reading:
@@ -150,23 +162,24 @@ def _unallocated(said: str) -> Reading:
     return stated
 
 
-def _setting(said: str, unallocated: Reading) -> str:
+def _setting(said: str, device: str, unallocated: Reading) -> str:
     """Give the setting against fragmentation, where that is the reason and it is not on."""
-    asked = _size(said, ASKED)
+    asked, named = _size(said, ASKED), CONF.search(said)
     if isinstance(unallocated, Unavailable) or isinstance(asked, Unavailable):
+        return ""
+    if named is None and not device.startswith("cuda:"):  # others need not have such a setting
         return ""
     now = {name: os.environ[name] for name in CONFS if os.environ.get(name)}
     is_on = _torch.expandable_segments() or any(SETTING in text for text in now.values())
     if is_on or unallocated < asked:
         return ""
-    named = CONF.search(said)
     name = next(iter(now), named[0] if named else CONFS[1])
     value = ",".join(filter(None, (now.get(name, ""), SETTING)))
     return f"import os; os.environ[{name!r}] = {value!r}"
 
 
 def _first(
-    pinned_bytes: int, waste: tuple[Waste, ...], held: tuple[Holding, ...]
+    pinned_bytes: int, waste: tuple[Waste, ...], here: Iterable[HeldStorage]
 ) -> Iterator[LetGo]:
     """Give the largest things that can be let go of, waste before what is in use."""
     found = [LetGo(one.what, one.mend, one.size_bytes) for one in waste]
@@ -175,6 +188,29 @@ def _first(
         found.append(LetGo(what, "%traceback_memory --drop", pinned_bytes))
     found.sort(key=lambda one: -one.size_bytes)
     yield from found[:N_FIRST]
-    named = [one for one in held if one.kind == "VARIABLE" and is_assignable(one.owner)]
-    for one in named[: max(0, N_FIRST - len(found))]:
-        yield LetGo(f"`{one.owner}`, if it is needed no more", f"del {one.owner}", one.size_bytes)
+    named = sorted(_named(here), key=lambda one: -one.size_bytes)
+    yield from named[: max(0, N_FIRST - len(found))]
+
+
+def _named(here: Iterable[HeldStorage]) -> Iterator[LetGo]:
+    """Give what has a name of the user's: several items of a container together."""
+    places: dict[str, list[HeldStorage]] = defaultdict(list)
+    for one in here:
+        claim = one.claims[0]
+        if claim.kind == "VARIABLE":
+            places[_emptied(claim) or claim.owner].append(one)
+    for name, group in places.items():
+        size_bytes = sum(one.size_bytes for one in group)
+        owner = group[0].claims[0].owner
+        if len(group) > 1 and name != owner:
+            if is_assignable(name):
+                what = f"the {len(group)} tensors in `{name}`, if they are needed no more"
+                yield LetGo(what, f"{name}.clear()", size_bytes)
+        elif is_assignable(owner):
+            yield LetGo(f"`{owner}`, if it is needed no more", f"del {owner}", size_bytes)
+
+
+def _emptied(claim: Claim) -> str:
+    """Name the container that holds a tensor as its item, if it can be emptied; "" if not."""
+    whole, bracket, _ = claim.owner.rpartition("[")
+    return whole if bracket and claim.container in CLEARED else ""

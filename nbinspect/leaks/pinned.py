@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from types import FrameType, TracebackType
 from typing import Any, NamedTuple
@@ -53,7 +54,7 @@ def traceback_memory(*, drop: bool = False) -> TracebackMemory:
             return TracebackMemory("", (), 0, 0, ())
         text = error_text(stores.errors[0]) if stores.errors else "an error"
         pinned = _pinned(stores)
-        oom = out_of_memory(stores.errors, pinned.only_here_bytes)
+        oom = out_of_memory(stores.errors, pinned.bytes_by_device())
         dropped_bytes, notes = 0, pinned.notes
         if drop:
             stores.let_go(pinned.whole)
@@ -116,6 +117,14 @@ class Pinned(NamedTuple):
     is_users: bool
     printers: list[Any]
     notes: tuple[str, ...]
+
+    def bytes_by_device(self) -> dict[str, int]:
+        """Sum what nothing else leads to, by device."""
+        sums: dict[str, int] = defaultdict(int)
+        for ref, size_bytes in self.refs:
+            if (one := ref()) is not None:
+                sums[str(one.device)] += size_bytes
+        return dict(sums)
 
 
 def _pinned(stores: ErrorStores) -> Pinned:

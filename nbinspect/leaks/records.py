@@ -269,6 +269,6 @@ def unexplained(process_bytes: tuple[Reading, ...], growths: Iterable[Growth]) -
     if len(sizes) <= LEAST_RISES:
         return Unavailable(f"it takes {LEAST_RISES} repetitions to tell")
     rises = [new - old for old, new in pairwise(sizes)]
-    on_host = (one for one in growths if "cuda" not in one.device)
+    on_host = (one for one in growths if one.device == "cpu")
     rest = round(sum(rises) / len(rises)) - sum(one.bytes_per_run for one in on_host)
     return rest if min(rises) > LEAST_RISE_BYTES and rest > LEAST_REST_BYTES else 0

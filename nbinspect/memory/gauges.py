@@ -60,5 +60,5 @@ def _accelerator(device: object) -> Bar:
     if isinstance(total, Unavailable) or isinstance(free, Unavailable):
         return Bar(str(device), tuple(segments), None, getattr(total, "reason", ""))
     others = max(0, total - free - reserved)
-    segments.append(Segment("CUDA context and other processes", others, "OTHERS"))
+    segments.append(Segment("contexts and other processes", others, "OTHERS"))
     return Bar(str(device), tuple(segments), total, "the device's memory")

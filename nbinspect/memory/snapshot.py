@@ -147,9 +147,9 @@ def _difference(allocated: Reading, tracked: int) -> tuple[str, ...]:
     if isinstance(allocated, Unavailable) or allocated - tracked < 1 << 20:
         return ()
     note = (
-        f"{bytes_text(allocated - tracked)} are allocated but no live tensor shows them: library "
-        "workspaces (cuBLAS, cuDNN), DDP buckets, autocast's cache, CUDA graph pools, rounding to "
-        "blocks of 512 bytes"
+        f"{bytes_text(allocated - tracked)} are allocated but no live tensor shows them: workspaces "
+        "of libraries such as cuBLAS, DDP buckets, autocast's cache, pools of captured graphs, "
+        "rounding to whole blocks"
     )
     return (note,)
 
@@ -167,4 +167,4 @@ def _allocator_waste(name: str) -> list[Waste]:
     what = "cached by the allocator for reuse; other processes cannot have it"
     if not isinstance(blocks, Unavailable) and blocks and blocks[0] < sum(blocks) / 2:
         what += f", and its largest free block is {bytes_text(blocks[0])} of {bytes_text(cached)}"
-    return [Waste(what, "import torch; torch.cuda.empty_cache()", cached, name)]
+    return [Waste(what, _torch.line_that_empties(device), cached, name)]

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from nbinspect.numerics.events import Event
 
 Losses = tuple[tuple[int, float], ...]
+_SUMS = {"add", "sub", "mul"}  # of finite values these are infinite only by their size
 _GREW = 1e4  # a loss that grew by this factor is one that runs away
 
 
@@ -223,7 +224,20 @@ def _only_seen(seen: Seen) -> Cause:
     else:
         result = "NaN" if event.shows_nan else "Inf"
         start = f"`{name}` was given finite values and returned {result}."
+    if event.is_gone:
+        return _gone(seen, start)
     return Cause(" ".join([start, *filter(None, parts)]))
+
+
+def _gone(seen: Seen, start: str) -> Cause:
+    """Tell what is known without the values: nobody waited for the device."""
+    event = seen.event
+    if event.phase == "optimizer" and event.base in _SUMS and not event.shows_nan:
+        return Cause(
+            f"{start} The update is larger than its type can hold.",
+            "lower the learning rate, or clip: torch.nn.utils.clip_grad_norm_(params, 1.0)",
+        )
+    return Cause(start, "run it again under %%nanwatch --sync, which shows the values it was given")
 
 
 def _range(operand: Operand) -> str:

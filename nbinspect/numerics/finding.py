@@ -97,6 +97,8 @@ class Findings:
         self._merged: dict[tuple[Any, ...], _Case] = {}  # parts of a case
         self._bad_grads: set[int] = set()  # parameters whose gradient was bad before
         self._told: set[int] = set()  # buffers that need no replay any more, by their `slot`
+        # Keys of what a step gave, and of the same when it ran again.
+        self._seen_again: dict[tuple[Any, ...], tuple[Any, ...]] = {}
         self._old: dict[int, int] = {}  # versions of what was bad before
         self._were_good: list[weakref.ref[torch.Tensor]] = []
         self.buffers = Buffers(flow.modules)
@@ -255,6 +257,8 @@ class Findings:
             return self._skips_in_a_row < _MANY_SKIPS and not self.explained
         if event.origin.phase != "backward" or explain(event.origin, ()).certain:
             return False
+        if self._of_loss is not None:  # the loss was bad before any scale could make it so
+            return False
         event.origin.absorber = "GradScaler"
         return True
 
@@ -293,6 +297,8 @@ class Findings:
         event = self._flow.event_of(bad.tensor)
         if outcome is not None and (event is None or event.origin.is_gone):
             again = outcome.event_for(bad.place, bad.key)
+            if again is not None and event is not None:
+                self._seen_again[event.origin.key] = again.origin.key
             if again is not None and bad.place == "parameter":  # what reads it later passes it on
                 self._flow.know(bad.tensor, again)
             return again or event
@@ -319,7 +325,8 @@ class Findings:
         """
         if place == "grad" and event.origin.phase == "backward" and self._of_loss is not None:
             self._merged[event.origin.key] = self._of_loss
-        case = self._merged.get(event.origin.key) or self._cases.get(event.origin.key)
+        key = self._seen_again.get(event.origin.key, event.origin.key)
+        case = self._merged.get(event.origin.key) or self._cases.get(key)
         if case is None:
             case = _Case(event.origin, self._flow.step, event, name)
             self._cases[event.origin.key] = case

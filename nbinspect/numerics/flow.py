@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import sys
+import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ from nbinspect.numerics.sites import NOWHERE, ForwardSites, Spot, runs_users_cod
 from nbinspect.ops import ModuleNames, OpStream
 from nbinspect.tensors import tensors_in
 
-_DEPTH = 2  # from a subscriber up to the dispatch mode
+_DEPTH = 1  # from a subscriber up to the dispatch mode, above which a device's thread has nothing
 _MOST_DETAILS = 200  # of a step, described value by value
 _MOST_LINKS = 2000  # of a chain; beyond that it is the same story
 
@@ -72,6 +73,20 @@ class _Source:
     shows_nan: bool
     shows_inf: bool
     event: Event
+
+
+class _AboutTo(threading.local):
+    """The operation that is about to run in this thread.
+
+    Attributes:
+        overwritten: tensors that it writes to, and whether they held NaN and Inf.
+    """
+
+    func: Any = None
+    plan: Any = None
+
+    def __init__(self) -> None:
+        self.overwritten: list[tuple[torch.Tensor, bool, bool]] = []
 
 
 class Flow:
@@ -118,11 +133,10 @@ class Flow:
         self._waits_for = waits_for
         devices = map(torch.device, (*_torch.accelerators(), "cpu"))
         self.defers = not all(map(waits_for, devices))
-        self._next: tuple[Any, Any] = None, None  # the operation that is about to run
+        self._about_to = _AboutTo()
         self._deferred = Deferred(self._known_or_new)
         self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}
         self._tainted: dict[int, _Tainted] = {}
-        self._before: list[tuple[torch.Tensor, bool, bool]] = []
         self._open: set[int] = set()  # origins whose absorption is looked out for
         self._number: Event | None = None  # the event of the last bad number given to Python
         self._n_details = 0
@@ -151,18 +165,19 @@ class Flow:
     def close(self) -> None:
         """Hold nothing any longer but what the report is made of."""
         self._tainted.clear()
-        self._before.clear()
+        self._about_to = _AboutTo()
         self._leaves.clear()
 
     # The stream calls these two.
 
     def before(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Look at what an operation is about to overwrite."""
-        self._next = func, plan(func)
-        seen = self._next[1]
+        about_to = self._about_to
+        about_to.func, about_to.plan = func, plan(func)
+        seen = about_to.plan
         if not seen.written or self.in_optimizer or self.failed:
             return
-        self._before = [
+        about_to.overwritten = [
             (one, *flags(one))
             for one in tensors_in(written_values(seen, args, kwargs))
             if can_be_bad(one) and self._waits_for(one.device)
@@ -176,7 +191,8 @@ class Flow:
             return
         try:
             self.n_ops += 1
-            seen = self._next[1] if self._next[0] is func else plan(func)
+            about_to = self._about_to
+            seen = about_to.plan if about_to.func is func else plan(func)
             number = _torch.next_sequence_number()
             if number != self.sites.last:
                 self._note_forward(number, args)
@@ -192,8 +208,8 @@ class Flow:
                 self._happened(_Call(seen, func, args, kwargs), bad)
             elif self._open:
                 self._note_absorbed(_Call(seen, func, args, kwargs))
-            if self._before:
-                self._before = []
+            if about_to.overwritten:
+                about_to.overwritten = []
         except Exception as error:
             self.failed = own_failure(error)
 
@@ -215,7 +231,7 @@ class Flow:
             return False
         call = _Call(seen, None, args, kwargs)
         gives = {id(one): one for one in tensors_in([result, written_values(seen, args, kwargs)])}
-        circumstances = self._circumstances(call, self._place(call, _DEPTH + 1))
+        circumstances = self._circumstances(call, self._place(call, _DEPTH + 2))
         self._deferred.note(
             circumstances, list(call.tensors()), list(gives.values()), self._name_of
         )
@@ -387,7 +403,7 @@ class Flow:
 
     def _sources(self, call: _Call, place: Place) -> list[_Source]:
         """Give the operands that were bad before the operation ran."""
-        written = {id(one): (nan, inf) for one, nan, inf in self._before}
+        written = {id(one): (nan, inf) for one, nan, inf in self._about_to.overwritten}
         overwritten = {id(one) for one in call.written()}
         found, met = [], set()
         for one in call.tensors():

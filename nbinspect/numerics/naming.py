@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from nbinspect import _torch, notebook
+from nbinspect.ops import running_user_frame
 from nbinspect.tensors import describe, is_tensor
 
 _MOST_ITEMS = 1000  # of a list, dict or object that is looked into
@@ -117,7 +118,7 @@ def _variables() -> Iterator[tuple[str, Any]]:
 
 
 def _user_frames() -> Iterator[Any]:
-    frame = notebook.user_frame(sys._getframe(1))
+    frame = running_user_frame(sys._getframe(1))
     while frame is not None:
         yield frame
         frame = notebook.user_frame(frame.f_back)

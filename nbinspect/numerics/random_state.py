@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from nbinspect import _torch
+
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
@@ -19,21 +21,20 @@ class RandomState:
     """
 
     cpu: torch.Tensor
-    cuda: list[torch.Tensor]
+    devices: list[tuple[str, torch.Tensor]]
     python: Any
     numpy: Any
 
     @classmethod
     def now(cls) -> RandomState:
         """Take it."""
-        cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else []
-        return cls(torch.get_rng_state(), cuda, random.getstate(), _numpy_state())
+        devices = _torch.generator_states()
+        return cls(torch.get_rng_state(), devices, random.getstate(), _numpy_state())
 
     def put_back(self) -> None:
         """Let the same numbers come again."""
         torch.set_rng_state(self.cpu)
-        if self.cuda:
-            torch.cuda.set_rng_state_all(self.cuda)
+        _torch.set_generator_states(self.devices)
         random.setstate(self.python)
         if self.numpy is not None:
             sys.modules["numpy.random"].set_state(self.numpy)
@@ -41,8 +42,13 @@ class RandomState:
     def was_used(self) -> bool:
         """Say whether torch or Python has drawn a number since."""
         now = RandomState.now()
-        pairs = zip([self.cpu, *self.cuda], [now.cpu, *now.cuda], strict=False)
+        pairs = zip(self.of_torch, now.of_torch, strict=False)
         return self.python != now.python or any(not torch.equal(a, b) for a, b in pairs)
+
+    @property
+    def of_torch(self) -> list[torch.Tensor]:
+        """The states of torch's own generators."""
+        return [self.cpu, *(state for _, state in self.devices)]
 
 
 _MT19937_BYTES = 4 * 624 + 4  # its numbers and where it stands among them

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import copy
 import struct
+import sys
 from collections import OrderedDict, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+from torch.overrides import TorchFunctionMode
 
-from nbinspect import _torch
+from nbinspect import _torch, notebook
 from nbinspect.numerics.check import bad_ones, can_be_bad
 from nbinspect.numerics.events import Event
 from nbinspect.numerics.flow import Flow, own_failure
@@ -131,6 +134,7 @@ class Replay:
                 set_aside(start.pinned, self._leaves, steps.scalers, steps.optimizers)
             )
             undo.enter_context(_torch.running_eagerly())
+            undo.enter_context(_torch.with_function_modes(list(_handling_modes())))
             if not force:
                 undo.enter_context(harmless())
             undo.enter_context(steps.told_to(self))
@@ -227,6 +231,21 @@ class Replay:
         event = self._flow.event_of(tensor)
         if event is not None:
             self.outcome.events[place, key] = event
+
+
+def _handling_modes() -> Iterator[Any]:
+    """Yield the function modes that handle the call this is in, the innermost first.
+
+    While one does, torch has it switched off: ``torch.device("cuda")`` in all of `Tensor.backward`.
+    The user's own lines are outside of that call.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code.co_name == "__torch_function__" and frame.f_code.co_argcount:
+            mode = notebook.frame_locals(frame).get(frame.f_code.co_varnames[0])
+            if issubclass(type(mode), TorchFunctionMode):
+                yield mode
+        frame = frame.f_back
 
 
 class _Deaf:

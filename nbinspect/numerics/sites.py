@@ -7,7 +7,7 @@ from types import FrameType
 from typing import Any, NamedTuple
 
 from nbinspect import _torch, notebook
-from nbinspect.ops import Site
+from nbinspect.ops import Site, running_user_frame
 
 
 class Spot(NamedTuple):
@@ -30,7 +30,7 @@ def spot(frame: FrameType | None) -> Spot:
 
     Cost: about 2 µs.
     """
-    found = notebook.user_frame(frame)
+    found = running_user_frame(frame)
     if found is None:
         return NOWHERE
     return Spot((found.f_code, found.f_lineno), found.f_lasti)

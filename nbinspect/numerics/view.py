@@ -266,7 +266,8 @@ def _values(finding: NanFinding) -> Table:
 
 def _row(one: Operand) -> tuple[str | int | None, ...]:
     if one.missing is not None:
-        return (one.words, f"{one.what}, {one.missing.reason}", None, None, None, None, None, None)
+        what = ", ".join(filter(None, (one.what, one.missing.reason)))
+        return (one.words, what, None, None, None, None, None, None)
     if not one.n_values:
         return (one.words, one.what, None, None, None, None, None, None)
     return (

@@ -1,5 +1,6 @@
 """What only a CUDA device can show; the rest of memory inspection is tested on the CPU."""
 
+import os
 import subprocess
 import sys
 
@@ -73,6 +74,63 @@ def test_a_history_that_the_user_records_goes_on(cuda):
     finally:
         torch.cuda.memory._record_memory_history(None)
     assert watch.report.added_peak_bytes == 4 * MIB
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [("all", {"max_entries": 3}), ("state", {}), ("all", {"skip_actions": ["free_requested"]})],
+    ids=["small ring", "state", "no frees"],
+)
+def test_a_history_that_lacks_calls_is_not_believed(cuda, kept):
+    torch.cuda.memory._record_memory_history(kept[0], **kept[1])
+    try:
+        with nbinspect.memwatch() as watch:
+            for _ in range(9):
+                torch.ones(MIB, device=cuda)
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    assert watch.report.added_peak_bytes == 4 * MIB
+    assert watch.report.source == "op stream"
+    assert any("has not room" in note for note in watch.report.notes)
+
+
+OTHER_ALLOCATOR = """
+import torch, nbinspect
+kept = torch.ones(32 << 20, device="cuda")
+with nbinspect.memwatch() as watch:
+    torch.ones(1 << 20, device="cuda")
+assert watch.report.added_peak_bytes == 4 << 20, watch.report.added_peak_bytes
+found = nbinspect.gpumem().device("cuda")
+assert found.tracked_bytes == 128 << 20, found
+del kept
+print(nbinspect.gpumem())
+"""
+
+
+def test_the_drivers_own_allocator_keeps_no_log_and_is_no_error(cuda):
+    done = subprocess.run(
+        [sys.executable, "-c", OTHER_ALLOCATOR],
+        env={**os.environ, "PYTORCH_CUDA_ALLOC_CONF": "backend:cudaMallocAsync"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+
+
+def test_backward_passes_belong_to_the_line_that_called_them(cuda):
+    loss = (torch.ones(MIB, device=cuda, requires_grad=True) * 2).sum()
+    with nbinspect.memwatch() as watch:
+        loss.backward()
+    (line,) = watch.report.lines
+    assert line.where.text.strip() == "loss.backward()"
+
+
+@pytest.mark.parametrize("options", [{}, {"light": True}, {"sync": True}], ids=str)
+def test_nan_in_a_backward_pass_is_named(cuda, options):
+    x = torch.zeros(4, device=cuda, requires_grad=True)
+    with nbinspect.nanwatch(stop=False, **options) as watch:
+        x.sqrt().sum().backward()
+    (found,) = watch.report.findings
+    assert (found.node, found.phase) == ("SqrtBackward0", "backward")
 
 
 def test_results_are_bit_identical(cuda):

@@ -346,7 +346,7 @@ MIB, GIB = 1 << 20, 1 << 30
     ],
 )  # fmt: skip
 def test_what_an_allocator_says(said, device, asked, free, allocated, unallocated):
-    oom = out_of_memory([ValueError("x"), RuntimeError(said)], 0)
+    oom = out_of_memory([ValueError("x"), RuntimeError(said)], {})
     assert oom is not None
     assert oom.device == device
     for got, wanted in [
@@ -373,7 +373,7 @@ for code in CODES:
     try:
         eval(code)
     except Exception as error:
-        found = out_of_memory([error], 0)
+        found = out_of_memory([error], {})
         asked = found and found.asked_bytes
         print(found and found.device, asked if isinstance(asked, int) else None)
 """
@@ -406,7 +406,7 @@ def test_the_setting_is_named_only_where_it_helps_and_is_not_on(monkeypatch):
         monkeypatch.delenv(name, raising=False)
 
     def setting(said: str) -> str:
-        oom = out_of_memory([RuntimeError(said)], 0)
+        oom = out_of_memory([RuntimeError(said)], {})
         assert oom is not None
         return oom.setting
 

@@ -1,9 +1,10 @@
 """What is added up from allocators' events, where no device is needed to know the answer."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nbinspect._torch import AllocatorEvent, history_events
+from nbinspect._torch import AllocatorEvent, history_events, lacks_calls
 from nbinspect.memory import tracker
 from nbinspect.memory.exact import curve, own_blocks
 from nbinspect.memory.tracker import Curve, DeviceTally, Origin
@@ -71,3 +72,19 @@ def test_cudas_log_is_read_as_torch_counts_allocated_bytes():
         AllocatorEvent(12_000, 1, -512, "cuda:0"),
     ]
     assert curve(events, [], 10_000).sizes_bytes == [0, 1024, 512]
+
+
+@pytest.mark.parametrize(
+    ("log", "lacks"),
+    [
+        ([100, -100, 50], False),
+        ([-100, 50], True),  # a ring with room for fewer
+        ([100, 50], True),  # frees left out, by `skip_actions`
+        ([50], True),  # `"state"`: room for one
+        ([], True),
+        ([100, -100, 50, -7], False),  # one from before the watch
+    ],
+)
+def test_a_log_that_lacks_calls_is_not_believed(log, lacks):
+    events = [AllocatorEvent(n, n, size, "cuda:0") for n, size in enumerate(log)]
+    assert lacks_calls(events, n_given=2, n_taken=1) is lacks

@@ -6,7 +6,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from planted import INF, NAN, Make, Step, sgd
+from planted import INF, NAN, Make, Step, here, sgd
 from torch import Tensor, nn
 
 HEALTHY: list[Make] = []
@@ -140,13 +140,13 @@ def scaler_that_settles() -> Step:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = sgd(model, 1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, backoff_factor=2.0**-6)
+    scaler = torch.amp.GradScaler(here(), init_scale=2.0**16, backoff_factor=2.0**-6)
     x, y = torch.randn(8, 4), torch.full((8, 1), 20.0)
 
     def step() -> None:
         for _ in range(3):
             optimizer.zero_grad()
-            with torch.autocast("cpu", torch.float16):
+            with torch.autocast(here(), torch.float16):
                 out = model(x)
             scaler.scale(F.mse_loss(out.float(), y)).backward()
             scaler.step(optimizer)
@@ -160,13 +160,13 @@ def scaler_with_clipping() -> Step:
     torch.manual_seed(0)
     model = nn.Linear(4, 1)
     optimizer = sgd(model, 1e-3)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**16, backoff_factor=2.0**-6)
+    scaler = torch.amp.GradScaler(here(), init_scale=2.0**16, backoff_factor=2.0**-6)
     x, y = torch.randn(8, 4), torch.full((8, 1), 20.0)
 
     def step() -> None:
         for _ in range(3):
             optimizer.zero_grad()
-            with torch.autocast("cpu", torch.float16):
+            with torch.autocast(here(), torch.float16):
                 out = model(x)
             scaler.scale(F.mse_loss(out.float(), y)).backward()
             scaler.unscale_(optimizer)

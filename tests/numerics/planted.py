@@ -72,6 +72,11 @@ def fault(
     return add
 
 
+def here() -> str:
+    """Give the type of device that the steps run on."""
+    return torch.get_default_device().type
+
+
 def sgd(model: nn.Module, lr: float = 0.1) -> torch.optim.Optimizer:
     return torch.optim.SGD(model.parameters(), lr=lr)
 
@@ -182,7 +187,7 @@ def product_beyond_float16_in_autocast() -> Step:
     x = torch.full((2, 64), 30.0)
 
     def step() -> None:
-        with torch.autocast("cpu", torch.float16):
+        with torch.autocast(here(), torch.float16):
             h = model(x)  # <- here
         h.float().mean().backward()
 
@@ -495,7 +500,7 @@ def generator_that_the_critic_sees_through() -> Step:
 def fault_under_a_scaler() -> Step:
     torch.manual_seed(0)
     model = nn.Linear(3, 1)
-    optimizer, scaler = sgd(model), torch.amp.GradScaler("cpu")
+    optimizer, scaler = sgd(model), torch.amp.GradScaler(here())
     x, mask = torch.randn(4, 3), torch.zeros(4, 1)
 
     def step() -> None:
