@@ -92,7 +92,11 @@ def record_snapshot() -> AllocatorSnapshot:
         raise ValueError("this process uses no CUDA device; give the name of a snapshot file")
     from nbinspect import _torch
 
-    return as_record(_torch.allocator_snapshot(), "this process")
+    try:
+        found = _torch.allocator_snapshot()
+    except (AttributeError, RuntimeError):  # the driver's own allocator, or one plugged in
+        raise ValueError("this process's CUDA allocator takes no snapshots") from None
+    return as_record(found, "this process")
 
 
 def _device(found: dict[str, Any], wanted: int | None) -> int:

@@ -104,6 +104,13 @@ found = nbinspect.gpumem().device("cuda")
 assert found.tracked_bytes == 128 << 20, found
 del kept
 print(nbinspect.gpumem())
+from nbinspect.snapshots.answer import record_snapshot
+try:
+    record_snapshot()
+except ValueError as error:
+    assert "takes no snapshots" in str(error)
+else:
+    raise AssertionError("a snapshot of an allocator that takes none")
 """
 
 
