@@ -215,8 +215,9 @@ function render({ model, el }) {
   root.tabIndex = 0;
   root.dataset.lmSuppressShortcuts = "true";
   root.setAttribute("aria-label", "Gradients step by step");
-  const still = `.${model.get("still_class")}`;
-  add(root, "style", "", `.jp-OutputArea-child:has(${still}) { display: none !important; }`);
+  // The report above keeps what it says and what to do; its tables and pictures are all in here.
+  const still = `.${model.get("still_class")} > .nbi > :not(p, .nbi-advice)`;
+  add(root, "style", "", `${still} { display: none !important; }`);
   const head = add(root, "div", "nbs-head");
   const title = add(head, "strong", "nbs-title", "Gradients");
   const state = add(head, "span", "nbs-state");

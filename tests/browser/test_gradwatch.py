@@ -89,7 +89,14 @@ def test_step_through_sort_fold_and_jump(opened, artifacts):
     said, root = page.locator(".nbs-said"), page.locator(".nbs-root")
     shoot(lab, artifacts, "light")
     shoot(lab, artifacts, "dark")
-    expect(page.locator(".nbs-still .nbi")).to_be_hidden()
+    # What it says and what to do come first; tables and pictures are in the widget alone.
+    verdict = page.locator(".nbs-still .nbi-headline")
+    expect(verdict).to_be_visible()
+    assert verdict.bounding_box()["y"] < root.bounding_box()["y"]
+    expect(page.locator(".nbs-still .nbi-advice").first).to_be_visible()
+    for hidden in (".nbi-table", ".nbi-shades", "details", "img"):
+        assert page.locator(f".nbs-still {hidden}").count() > 0
+        expect(page.locator(f".nbs-still {hidden}").locator("visible=true")).to_have_count(0)
     # Keys and slider.
     root.focus()
     page.keyboard.press("ArrowLeft")
