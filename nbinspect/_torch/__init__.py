@@ -79,6 +79,7 @@ from nbinspect._torch.tensors import (
     unwrapped,
     use_count,
     version,
+    wrapped_tensor,
 )
 
 __all__ = [
@@ -154,5 +155,6 @@ __all__ = [
     "version",
     "when_backward_ends",
     "with_function_modes",
+    "wrapped_tensor",
     "written",
 ]

@@ -44,6 +44,7 @@ def node_hooks(nodes: Iterable[Any]) -> list[tuple[Any, Any]]:
     """
     function, asked, known = torch.autograd.Function, object(), list[Any]()
     register = getattr(function, "_register_hook", None)
+    functions: Any = getattr(torch._C, "_FunctionBase", None)
     if register is None or "_register_hook" in vars(function):
         return []
 
@@ -57,9 +58,11 @@ def node_hooks(nodes: Iterable[Any]) -> list[tuple[Any, Any]]:
     found = list[tuple[Any, Any]]()
     try:
         for node in nodes:
-            for ask in (node.register_hook, node.register_prehook):
+            is_pythons = functions is not None and issubclass(type(node), functions)
+            owner = functions if is_pythons else type(node)  # not a method of the user's own
+            for ask in (owner.register_hook, owner.register_prehook):
                 with suppress(_NotedError):
-                    ask(asked)
+                    ask(node, asked)
             found += [(node, hooks) for hooks in known if hooks is not None]
             known.clear()
     finally:

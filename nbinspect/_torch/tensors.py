@@ -24,17 +24,25 @@ def use_count(tensor: torch.Tensor) -> int | None:
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Give the tensor inside a wrapper: functorch's, or of a distributed tensor this process's part."""
-    functorch = getattr(torch._C, "_functorch", None)
-    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
-    inside = getattr(functorch, "get_unwrapped", None)
-    while is_wrapped is not None and inside is not None and is_wrapped(tensor):
-        tensor = inside(tensor)
+    while (inner := wrapped_tensor(tensor)) is not None:
+        tensor = inner
     distributed = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if distributed is not None and issubclass(type(tensor), distributed):
         whole: Any = tensor
         part: torch.Tensor = whole._local_tensor
         return part
     return tensor
+
+
+def wrapped_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Give the tensor right inside a wrapper of functorch's, None if it is no such wrapper."""
+    functorch = getattr(torch._C, "_functorch", None)
+    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
+    inside = getattr(functorch, "get_unwrapped", None)
+    if is_wrapped is None or inside is None or not is_wrapped(tensor):
+        return None
+    inner: torch.Tensor = inside(tensor)
+    return inner
 
 
 def has_memory(tensor: torch.Tensor) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from nbinspect import notebook
 from nbinspect.heapgraph.labelling import Label, Step
-from nbinspect.heapgraph.objects import isinstance_of, referents
+from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
 from nbinspect.tensors import class_dict, class_name
 
 CURRENT = "context variables"
@@ -55,11 +55,11 @@ def _all(parent: Any, label: Label) -> Iterator[tuple[Any, Step]]:
 
 def _future_parts(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
     """A task's coroutine goes on below its name; the rest of it is its result or its callbacks."""
-    callbacks = class_dict(asyncio.Future).get("_callbacks")
+    callbacks, own = class_dict(asyncio.Future).get("_callbacks"), own_dict(parent)
     for number, (call, _) in enumerate(callbacks.__get__(parent) or () if callbacks else ()):
         yield call, Step("attribute", Label(f"{text}._callbacks[{number}][0]"))
     for part in referents(parent):
-        is_inner = isinstance_of(part, *SUSPENDED, contextvars.Context, dict)
+        is_inner = isinstance_of(part, *SUSPENDED, contextvars.Context) or part is own
         what = "exception" if isinstance_of(part, BaseException) else "result"
         yield part, Step("attribute", Label(text if is_inner else f"{text}.{what}()"))
 

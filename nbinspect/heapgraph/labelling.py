@@ -16,7 +16,8 @@ class Label:
             ``attributes``: an instance's dictionary; ``class attributes``: a class's; ``module attributes``: that of an
             ``nn.Module``; ``members``: its ``_parameters`` and the like; ``hooks``: a dictionary
             of hooks; ``annotations``: those of a function; ``closure``: a function's cells; ``defaults``: its defaults; ``elements``: what
-            an iterator goes through; ``threads``: a thread-local's dictionaries; ``read-only``: what
+            an iterator goes through; ``threads``: a thread-local's dictionaries; ``a thread's
+            attributes``: one of those, and which thread's is not known; ``read-only``: what
             a proxy or view shows; ``unseen``: what of others' code has no names worth reading.
         extra: names of a closure's cells or of defaults, or of the attribute that is a dictionary
             of hooks; of attributes: those that are spelled otherwise, each before its spelling.

@@ -11,6 +11,7 @@ import builtins
 import enum
 import functools
 import types
+import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -22,7 +23,7 @@ import torch
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.go_betweens import SUSPENDED
 from nbinspect.heapgraph.labelling import Label, Step
-from nbinspect.heapgraph.native import HOOKS, TENSOR_HOOKS
+from nbinspect.heapgraph.native import BYTES, HOOKS, SAME_BYTES, TENSOR_HOOKS
 from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_dict, referents
 from nbinspect.heapgraph.parts import attribute, class_attribute, parts
 from nbinspect.tensors import (
@@ -47,6 +48,7 @@ NAMESPACES = {
     "attributes",
     "module attributes",
     "class attributes",
+    "a thread's attributes",
 }
 TELLING = (*SUSPENDED, types.FrameType, types.TracebackType, BaseException)
 
@@ -190,7 +192,7 @@ def _default(label: Label, place: Any, _child: Any) -> Step:
 
 
 def _of_one_thread(label: Label, _place: Any, child: Any) -> Step:
-    context = "attributes" if isinstance_of(child, dict) else ""
+    context = "a thread's attributes" if isinstance_of(child, dict) else ""
     return Step("attribute", Label(label.text, context))
 
 
@@ -274,6 +276,8 @@ def _native_step(label: Label, slot: str) -> Step:
         return Step("variable", Label(f"(leaf of {text})"))
     if slot == "array":
         return Step("ndarray", Label(text))
+    if slot in {BYTES, SAME_BYTES}:
+        return Step("ndarray", Label(f"{text}, its bytes"))
     if slot == HOOKS:
         return Step("hook", Label(text, "hooks"))
     if slot == TENSOR_HOOKS:
@@ -300,6 +304,10 @@ def _cached(cache: Any, child: Any) -> Step:
 
 def key_text(key: Any, name_of: NameOf) -> str:
     """Show a dictionary's key, running no ``__repr__`` but those of plain values."""
+    if isinstance_of(key, weakref.ref):  # of a dictionary that keeps its keys weakly
+        key = weakref.ref.__call__(key)
+        if not is_tensor(key):  # what it holds may be all that leads to its key
+            return _users_name(key) or f"<{short_name(key)}>"
     if isinstance_of(key, str):
         plain = str.__repr__(key)
     elif any(type(key) is kind for kind in PLAIN):  # no `in`: a metaclass may have an `__eq__`

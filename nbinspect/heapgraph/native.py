@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from nbinspect import _torch
-from nbinspect.tensors import is_node, is_tensor
+from nbinspect.tensors import is_node, is_tensor, storage_key
 
 # Reading `next_functions` gives a node a Python wrapper for life, and wrapped nodes are freed
 # recursively: with an 8 MiB stack 43,000 of them in a chain crash the process. So the number of
@@ -17,15 +17,18 @@ from nbinspect.tensors import is_node, is_tensor
 NODES_PER_STACK_BYTE = 20_000 / (8 << 20)
 MOST_NODES = 20_000
 UNPACK = "unpack hook"
+WRAPPED = "the wrapped tensor"
+BYTES, SAME_BYTES = "bytes", "the same bytes"
 HOOKS, TENSOR_HOOKS = "hooks", "a tensor's hooks"
 TO_NODES = frozenset({"next", "grad_fn"})
-TO_PYTHON = frozenset({"", "array", UNPACK, HOOKS, TENSOR_HOOKS})
+TO_PYTHON = frozenset({"", "array", UNPACK, HOOKS, TENSOR_HOOKS, BYTES})
 
 
 class Reference(NamedTuple):
     """One reference: `parent` and `child` are ids, `slot` is "" for one that Python sees.
 
-    A node's `HOOKS` are its own; `TENSOR_HOOKS` are those of the outputs of one that it leads to.
+    A tensor made over an array, by ``torch.from_numpy`` or the like, holds it for its `BYTES`; others
+    on its storage have the `SAME_BYTES`. A node's `HOOKS` are its own; `TENSOR_HOOKS` are those of the outputs of one that it leads to.
 
     Attributes:
         counted: it adds one to a tensor's C++ use count.
@@ -88,6 +91,8 @@ def _owned_by_tensor(tensor: Any) -> Iterator[tuple[str, Any, bool]]:
         child = getattr(tensor, slot)
         if child is not None:
             yield slot.strip("_"), child, slot != "grad_fn"
+    if (inner := _torch.wrapped_tensor(tensor)) is not None:
+        yield WRAPPED, inner, True
 
 
 def _owned_by_node(node: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -146,6 +151,25 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
             break
         n_wrapped += _visit(value, result, todo, wrapped)
     return result
+
+
+def tensors_over(found: dict[int, Any], arrays: dict[int, list[int]]) -> list[Reference]:
+    """Find the tensors that were made over some arrays or buffers, and so hold them.
+
+    Args:
+        found: tensors and nodes by id, as `walk` finds them.
+        arrays: ids by address, of those that something holds besides what is known.
+    """
+    references, met = list[Reference](), set[int]()
+    for key, tensor in found.items():
+        place = storage_key(tensor) if is_tensor(tensor) else None
+        if place is None or place[0].type != "cpu" or place[1] not in arrays:
+            continue
+        storage = _torch.handle(tensor.untyped_storage())
+        slot = SAME_BYTES if storage in met else BYTES
+        met.add(storage)
+        references += [Reference(key, array, slot, False) for array in arrays[place[1]]]
+    return references
 
 
 def hooks_of_nodes(

@@ -8,6 +8,8 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from nbinspect.tensors import class_dict, is_tensor, mro
 
 DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType)
@@ -23,6 +25,25 @@ def is_hooks(value: Any) -> bool:
     if type(value) is not OrderedDict or not value:
         return False
     return all(type(key) is int and callable(one) for key, one in value.items())
+
+
+def address_of_bytes(value: Any) -> int:
+    """Give where an array or buffer lies that a tensor can be made over, 0 for anything else.
+
+    Also 0 for an array over a tensor: that tensor is held by it, not the other way round.
+    """
+    if isinstance_of(value, np.ndarray):
+        below = value
+        while isinstance_of(below, np.ndarray):
+            below = vars(np.ndarray)["base"].__get__(below)
+        interface = vars(np.ndarray)["__array_interface__"]
+        return 0 if is_tensor(below) else int(interface.__get__(value)["data"][0])
+    if type(value) not in (memoryview, bytearray, bytes):
+        return 0
+    try:
+        return address_of_bytes(np.frombuffer(value, np.uint8))
+    except (ValueError, BufferError):  # empty, released or scattered
+        return 0
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:

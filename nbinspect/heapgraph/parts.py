@@ -5,11 +5,13 @@ from __future__ import annotations
 import concurrent.futures
 import functools
 import types
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.weak import WeakIdKeyDictionary
 
 from nbinspect import notebook
 from nbinspect.heapgraph.go_betweens import go_betweens
@@ -27,6 +29,9 @@ from nbinspect.tensors import class_dict, is_node, mro
 MEMBER_DICTS = ("_parameters", "_buffers", "_modules")
 SPELLED = {  # attributes that users know by another spelling
     concurrent.futures.Future: ("_result", ".result()", "_exception", ".exception()"),
+    weakref.WeakKeyDictionary: ("data", ""),
+    weakref.WeakValueDictionary: ("data", ""),
+    WeakIdKeyDictionary: ("data", ""),
 }
 
 

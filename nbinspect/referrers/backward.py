@@ -14,8 +14,15 @@ import numpy as np
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.graph import Unexplained, leads_nowhere
 from nbinspect.heapgraph.index import HeapIndex
-from nbinspect.heapgraph.native import NativeWalk, Reference, hooks_of_nodes, node_cap, walk
-from nbinspect.heapgraph.objects import is_hooks
+from nbinspect.heapgraph.native import (
+    NativeWalk,
+    Reference,
+    hooks_of_nodes,
+    node_cap,
+    tensors_over,
+    walk,
+)
+from nbinspect.heapgraph.objects import address_of_bytes, is_hooks
 from nbinspect.heapgraph.roots import Root, roots
 from nbinspect.tensors import is_node, is_tensor, native_holders, tensors_of_python
 
@@ -120,7 +127,7 @@ class Backward:
             level = self._holders_of(level)
             if (depth == 0 or not (level or self.hits)) and self._has_unexplained(below):
                 level += self._untracked(below)
-            level += self._hooked(below)
+            level += self._hooked(below) + self._made_over(below)
             depth += 1
         self.exhausted = not level
         self.hits.sort(key=lambda hit: hit.cost)
@@ -130,6 +137,8 @@ class Backward:
         self._holders_of(list(self.objects.values()))
         if self._has_unexplained(self.targets):
             self._untracked(self.targets)
+        self._hooked(self.targets)
+        self._made_over(self.targets)
 
     def close(self) -> None:
         """Let go of everything, even if an error's traceback still holds this search."""
@@ -334,6 +343,25 @@ class Backward:
         nodes = [self._native_object(one.parent) for one in references if self._note(one)]
         self.objects.update((id(one), one) for one in nodes)
         return nodes
+
+    def _made_over(self, keys: set[int]) -> list[Any]:
+        """Find the tensors that were made over those of some objects that are arrays or buffers."""
+        if self._is_namer:
+            return []
+        arrays = defaultdict[int, list[int]](list)
+        for key in keys:
+            if (address := address_of_bytes(self.objects[key])) and self.unexplained(
+                key
+            ).python > 0:
+                arrays[address].append(key)
+        if not arrays:
+            return []
+        self._walk_native()
+        assert self.native is not None  # it has been walked
+        references = tensors_over(self.native.found, arrays)
+        tensors = [self._native_object(one.parent) for one in references if self._note(one)]
+        self.objects.update((id(one), one) for one in tensors)
+        return tensors
 
     def _has_unexplained(self, keys: set[int]) -> bool:
         return not self._is_namer and any(

@@ -14,7 +14,7 @@ from torch import nn
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
-from nbinspect.heapgraph.native import HOOKS, TENSOR_HOOKS, Reference
+from nbinspect.heapgraph.native import BYTES, HOOKS, SAME_BYTES, TENSOR_HOOKS, Reference
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, slots_of
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.records import Chain, Link
@@ -32,6 +32,11 @@ from nbinspect.tensors import (
 )
 
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
+FIXED = {
+    "read-only",
+    "members",
+    "a thread's attributes",
+}  # contexts in which nothing can be taken out
 GIVES_UP = (dict, list, deque, np.ndarray)
 MOST_STEPS = 64
 MOST_IN_A_ROW = 6  # autograd nodes, or calls of each other; those in the middle are left out
@@ -105,7 +110,7 @@ class Narrator:
         for reference in (start, *self._path(start.child)):
             parent, child = holders[reference.parent], search.objects[reference.child]
             step = self._reader.step(label, parent, child, reference.slot, self._name_of)
-            can_go = _gives_up(parent, child) and label.context not in {"read-only", "members"}
+            can_go = _gives_up(parent, child) and label.context not in FIXED
             if label.context.endswith("attributes"):  # the dictionary of the one before
                 can_go = can_go and _lets_delete(owner)
             owner = parent
@@ -168,7 +173,7 @@ class Narrator:
             if before.context == "hooks":
                 place = self._reader.place(before, parent, child)
                 link = dataclasses.replace(link, droppable=f"{_shown(before)}[{place}]")
-            elif not _gives_up(parent, child) or before.context == "read-only":
+            elif not _gives_up(parent, child) or before.context in FIXED - {"members"}:
                 link = dataclasses.replace(link, droppable=links[-1].droppable)
             if link.label == links[-1].label:  # a step that has no name adds nothing
                 continue
@@ -207,7 +212,9 @@ class Narrator:
             and not slot.startswith(_torch.SCRIPT_MEMBERS)
         ):
             shown = {"grad": ".grad", "base": "._base", "array": "the array's tensor"}
-            text = ".base" if isinstance_of(child, np.ndarray) else shown.get(slot, slot)
+            shown |= dict.fromkeys((BYTES, SAME_BYTES), f"the tensor's {class_name(type(child))}")
+            is_array = slot == "array" and isinstance_of(child, np.ndarray)
+            text = ".base" if is_array else shown.get(slot, slot)
             return step._replace(label=Label(text))
         if step.edge in {"cell", "frame", "generator", "exception"}:
             own = step.label.text.removeprefix(label.text).removeprefix(", ")

@@ -55,6 +55,9 @@ def mend(chain: Chain, way: Way | None) -> tuple[str, str]:
     if chain.root.startswith("unnamed "):
         return f"It goes when the {chain.root} does.", ""
     for rule in RULES:
+        is_wider = way is not None and way.is_enough and way.code != first
+        if rule is _kept_error and is_wider:  # a list of errors, each of which holds it
+            continue
         if found := rule(chain):
             return _in_reach(first, *found)
     if not is_assignable(first):
@@ -91,6 +94,8 @@ def _of_holder(chain: Chain, way: Way | None) -> tuple[str, str]:
         return "Free the gradient with `{}`, or all with `zero_grad(set_to_none=True)`.", code
     if held.edge == "base":
         return "Keep a copy of the part with `{}`.", f"{first} = {first}.clone()"
+    if held.edge == "ndarray" and chain.links[0].type_name.startswith("Tensor "):
+        return "Own the numbers instead: `{}`.", f"{first} = {first}.clone()"
     if held.edge == "ndarray" and chain.links[0].type_name == "ndarray":  # no memoryview
         return "Own the numbers instead: `{}`.", f"{first} = {first}.copy()"
     return _drop(chain.links[0], way)
@@ -108,7 +113,7 @@ def _in_reach(first: str, sentence: str, code: str) -> tuple[str, str]:
     if not is_library and _free_names(code) <= names.keys() | vars(builtins).keys():
         return sentence, code
     module = _module_of(first)
-    if module and notebook.is_users_file(_file_of(module)):
+    if module and _is_users(module):
         return sentence, f"import {module}; {code}"
     return f"It goes when {first} lets go of it.", ""
 
@@ -121,17 +126,19 @@ def _free_names(code: str) -> set[str]:
 
 
 def _module_of(name: str) -> str:
-    """Give the module with a file that a name begins with, if it is no name of the user's, else ""."""
+    """Give the module that a name begins with, "" if there is none or it is a name of the user's."""
     parts = name.split(".")
     if type(notebook.user_namespace().get(parts[0], sys)) is not ModuleType:
         return ""
     starts = (".".join(parts[:n]) for n in range(len(parts) - 1, 0, -1))
-    return next((module for module in starts if _file_of(module)), "")
+    return next((module for module in starts if module in sys.modules), "")
 
 
-def _file_of(module: str) -> str:
-    file = getattr(sys.modules.get(module), "__file__", None)
-    return file if isinstance(file, str) else ""
+def _is_users(module: str) -> bool:
+    """Say whether a module is the user's own: of a file of theirs, or made while running."""
+    own = vars(sys.modules[module])
+    file = own.get("__file__")
+    return notebook.is_users_file(file) if isinstance(file, str) else own.get("__spec__") is None
 
 
 def _drop(first: Link, way: Way | None) -> tuple[str, str]:
@@ -242,6 +249,22 @@ def _cached(chain: Chain) -> tuple[str, str] | None:
     return None
 
 
+def _in_queue(chain: Chain) -> tuple[str, str] | None:
+    pool, found, _ = chain.links[0].label.partition("._work_queue, an element")
+    if not found or not is_assignable(pool):
+        return None
+    return "Drop what has not begun with `{}`.", f"{pool}.shutdown(wait=False, cancel_futures=True)"
+
+
+def _finalizer(chain: Chain) -> tuple[str, str] | None:
+    known = re.match(
+        r"weakref\.finalize\._registry\[([^<\]]+(?:\[[^\]]*\])*)\]", chain.links[0].label
+    )
+    if known is None or not is_assignable(known[1]):
+        return None
+    return "Take the finalizer off with `{}`.", f"{known[1]}.detach()"
+
+
 def _suspended(chain: Chain) -> tuple[str, str] | None:
     first = chain.links[0]
     if first.type_name in {"generator", "coroutine"} and is_assignable(first.label):
@@ -255,7 +278,7 @@ def _hook(chain: Chain) -> tuple[str, str] | None:
     for before, link in zip(chain.links, chain.links[1:], strict=False):
         if link.label.startswith("hook ") and before.type_name in HOOK_HOLDERS:
             code, module = as_code(before.label), _module_of(before.label)
-            if code and module and not notebook.is_users_file(_file_of(module)):
+            if code and module and not _is_users(module):
                 name, _, place = link.droppable.removeprefix(f"{module}.").partition("[")
                 one = f"from {module} import {name}; del {name}[{place}"
                 return "Take the hook off with its `handle.remove()`, or with `{}`.", one
@@ -284,6 +307,8 @@ RULES = (
     _figure,
     _widget,
     _cached,
+    _in_queue,
+    _finalizer,
     _suspended,
     _hook,
     _optimizer,

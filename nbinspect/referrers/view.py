@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from nbinspect.blocks import (
@@ -42,10 +43,8 @@ def report_view(report: ReferenceReport) -> View:
     if report.chains:
         blocks.append(graph(report))
     if report.mend:
-        sentence, _, rest = report.mend.partition(f"`{report.code}`")
-        spans: tuple[Span, ...] = (
-            (sentence, Code(report.code), rest) if report.code else (sentence,)
-        )
+        parts = re.split("`([^`]+)`", report.mend)  # in turn a sentence's words and code
+        spans = (Code(part) if n % 2 else part for n, part in enumerate(parts))
         blocks.append(Advice(tuple(span for span in spans if span), report.code))
     blocks += _chains(report)
     blocks += [Text((note,), "note") for note in report.notes]

@@ -228,7 +228,7 @@ key = Key()
 table = weakref.WeakKeyDictionary({key: torch.ones(40)})
 lost = weakref.WeakKeyDictionary({Key(): torch.ones(50)})
 """,
-        variables({"seen": 10, "table.data[<ReferenceType>]": 40}),
+        variables({"seen": 10, "table[key]": 40}),
     ),
     Planted(
         "views share their bytes",

@@ -487,7 +487,7 @@ CASES = [
         "values of a weak dictionary that hold their keys",
         "class Batch: pass\ncache = weakref.WeakKeyDictionary()\ndef run():\n"
         "    batch = Batch()\n    batch.data = torch.ones(1000)\n    cache[batch] = [batch]",
-        "cache.data",
+        "cache",
         "tensors kept",
         4000,
     ),

@@ -386,6 +386,12 @@ del hidden
         code=H + "class A: pass\na = A()\nend = weakref.finalize(a, id, h)\ndel h",
         names=("weakref.finalize._registry", "args[0]"),
         edge="item",
+    ),
+    Case(
+        name="a finalizer without a name",
+        code=H + "class A: pass\na = A()\nweakref.finalize(a, id, h)\ndel h",
+        names=("weakref.finalize._registry", "args[0]"),
+        edge="item",
         frees=False,  # nobody takes Python's own registry away
     ),
     Case(
@@ -934,6 +940,74 @@ ARRAYS = [
         edge="ndarray",
     ),
 ]
+ARRAYS += [
+    Case(
+        name=f"an array that a tensor was made over, by {what}",
+        code=f"import numpy\nh = numpy.ones(9)\nprobe = weakref.ref(h)\n{code}\ndel h",
+        names=(name, "the tensor's"),
+        edge="ndarray",
+    )
+    for what, code, name in (
+        ("from_numpy", "t = torch.from_numpy(h)", "t"),
+        ("as_tensor", "t = [torch.as_tensor(h)]", "t[0]"),
+        ("asarray", "net = nn.ReLU(); net.register_buffer('b', torch.asarray(h))", "net.b"),
+        ("frombuffer", "t = torch.frombuffer(memoryview(h), dtype=torch.float64)", "t"),
+    )
+]
+LIBRARIES = [
+    _placed(
+        "a call that an executor has not begun",
+        "pool = futures.ThreadPoolExecutor(1)\npool.submit(time.sleep, 5); pool.submit(print, h)",
+        "pool._work_queue, an element.args[0]",
+        imports="time, concurrent.futures as futures",
+    ),
+    _placed(
+        "a dictionary that is a future's result",
+        "f = asyncio.new_event_loop().create_future(); f.set_result({'k': h})",
+        "f.result()['k']",
+        imports="asyncio",
+    ),
+    _placed(
+        "a dictionary with weak keys",
+        "class A: pass\na = A(); a.seen = weakref.WeakKeyDictionary(); a.seen[a] = [h]",
+        "a.seen[a][0]",
+    ),
+    _placed(
+        "a dictionary with weak tensors as keys",
+        "w = torch.ones(2); seen = WeakTensorKeyDictionary(); seen[w] = h",
+        "seen[w]",
+        imports="torch.utils.weak\nfrom torch.utils.weak import WeakTensorKeyDictionary",
+    ),
+    _placed(
+        "a module made while running",
+        "sys.modules['made'] = types.ModuleType('made'); sys.modules['made'].cache = {'k': h}",
+        "made.cache['k']",
+        imports="sys, types",
+    ),
+    _placed(
+        "another thread's own",
+        "own, box, done, go = threading.local(), [h], threading.Event(), threading.Event()\n"
+        "def work():\n    own.h = box.pop(); done.set(); go.wait(60)\n"
+        "threading.Thread(target=work, daemon=True).start(); done.wait()",
+        "own.h",
+        "attribute",
+        imports="threading",
+    ),
+    _placed(
+        "several errors kept",
+        "def fail(h): raise KeyError\nerrors = []\nfor _ in range(3):\n"
+        "    try: fail(h)\n    except KeyError as error: errors.append(error)",
+        "errors[2] -> frame fail() cell.py:4 -> variable h",
+        "frame",
+        imports="sys",
+    ),
+    Case(
+        name="a function of torch.func",
+        code=H + "_, pull = torch.func.vjp(h.mul, torch.ones(64, 256))\ndel h",
+        names=("pull -> closure variable", "grad_fn MulBackward0", "the wrapped tensor"),
+        edge="other",
+    ),
+]
 GRAPH = "y = torch.ones(2, requires_grad=True) * 2\n"
 FUNCTION = """
 class Same(torch.autograd.Function):
@@ -1052,4 +1126,4 @@ HOOKS_OF_TORCH = {
 HOOKS = [
     _placed(f"a hook on {what}", code, label) for what, (code, label) in HOOKS_OF_TORCH.items()
 ]
-CASES = [*TRAINING, *PYTHON, *PLACES, *ARRAYS, *HOOKS, *TORCH]
+CASES = [*TRAINING, *PYTHON, *PLACES, *ARRAYS, *LIBRARIES, *HOOKS, *TORCH]

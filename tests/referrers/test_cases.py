@@ -269,3 +269,14 @@ def test_a_weight_asked_for_as_code_spells_it(asker: Asker) -> None:
     found = asker.ask(code, "net[0].weight", mends=0)
     assert found.chains() == ["opt.param_groups[0]['params'][0]"]
     assert found.report["code"] == "del opt"
+
+
+def test_code_in_the_advice_is_set_as_code() -> None:
+    from nbinspect import ReferenceReport
+    from nbinspect.blocks import Advice, Code
+
+    code = "losses[:] = []"
+    mend = f"Let them go with `{code}`, and keep `.item()`."
+    whole = ReferenceReport("h", "", (), 1, 1, True, "", False, False, mend, code, None, (), 0.0)
+    (advice,) = [block for block in whole.view() if isinstance(block, Advice)]
+    assert advice.spans == ("Let them go with ", Code(code), ", and keep ", Code(".item()"), ".")
