@@ -44,19 +44,23 @@ RESULTS = Path(__file__).parent / "RESULTS.md"
 def main(arguments: list[str] | None = None) -> int:
     """Print a table for each question, and write them down if asked to."""
     asked = _parser().parse_args(arguments)
-    if asked.write and (asked.quick or asked.questions):
-        _parser().error("--write is for a whole run: leave out --quick and the questions")
+    if asked.write and asked.quick:
+        _parser().error("--write is for whole figures: leave out --quick")
     os.environ["PYDEVD_DISABLE_FILE_VALIDATION"] = "1"  # ipykernel's debugger warns otherwise
     about = machine.lines()
-    print("\n".join(about), flush=True)
-    began, tables = time.monotonic(), []
-    for table in _answers(asked.questions or list(QUESTIONS), quick=asked.quick):
-        print(f"\n{table.text()}", flush=True)
-        tables.append(table)
-    if asked.write:
-        about.append(f"Command: `python -m benchmarks --write`, {time.monotonic() - began:.0f} s")
-        RESULTS.write_text(_markdown(about, tables), encoding="utf-8")
-        print(f"\nWritten to {RESULTS}")
+    print("\n".join((*about, machine.moment())), flush=True)
+    for name in dict.fromkeys(asked.questions or QUESTIONS):
+        moment, began = machine.moment(), time.monotonic()
+        tables = []
+        for table in _answers(name, quick=asked.quick):
+            print(f"\n{table.text()}", flush=True)
+            tables.append(table)
+        if asked.write:
+            took = f"`python -m benchmarks {name}`, {time.monotonic() - began:.0f} s"
+            for table in tables:
+                table.notes.append(f"{moment}. {took}.")
+            RESULTS.write_text(_markdown(about, name, tables), encoding="utf-8")
+            print(f"\nWritten to {RESULTS}", flush=True)
     return 0
 
 
@@ -66,7 +70,9 @@ def _parser() -> argparse.ArgumentParser:
         "questions", nargs="*", metavar="QUESTION", type=_question, help=", ".join(QUESTIONS)
     )
     parser.add_argument("--quick", action="store_true", help="few repetitions: does it run at all")
-    parser.add_argument("--write", action="store_true", help=f"write {RESULTS.name} as well")
+    parser.add_argument(
+        "--write", action="store_true", help=f"put the tables into {RESULTS.name} too"
+    )
     return parser
 
 
@@ -76,24 +82,30 @@ def _question(name: str) -> str:
     return name
 
 
-def _answers(names: list[str], *, quick: bool) -> Iterator[Table]:
-    for name in dict.fromkeys(names):
-        for question in QUESTIONS[name]:
-            yield from question(quick=quick)
+def _answers(name: str, *, quick: bool) -> Iterator[Table]:
+    for question in QUESTIONS[name]:
+        yield from question(quick=quick)
 
 
-def _markdown(about: list[str], tables: list[Table]) -> str:
+def _markdown(about: list[str], name: str, tables: list[Table]) -> str:
+    """Put a question's tables in the place of those that are written down."""
     head = [
         "# What nbinspect costs",
         "",
         (
-            "Written by `python -m benchmarks --write`; do not edit. Every ratio is between two things "
-            "measured in turn in one run; brackets hold the quartiles. A goal that is missed says so."
+            "Written by `python -m benchmarks --write`, one question after the other; do not edit. "
+            "Every ratio is between two things measured in turn in one run; brackets hold the "
+            "quartiles. A goal that is missed says so. Under each table stands when it was measured."
         ),
         "",
         *(f"- {line}" for line in about),
     ]
-    return "\n\n".join(("\n".join(head), *(table.markdown() for table in tables))) + "\n"
+    known = RESULTS.read_text(encoding="utf-8").split("\n## ")[1:] if RESULTS.exists() else []
+    others = [f"## {one.strip()}" for one in known if not one.startswith(f"{name}:")]
+    sections = [*others, *(table.markdown() for table in tables)]
+    order = list(QUESTIONS)
+    sections.sort(key=lambda one: order.index(one.removeprefix("## ").partition(":")[0]))
+    return "\n\n".join(("\n".join(head), *sections)) + "\n"
 
 
 if __name__ == "__main__":

@@ -29,16 +29,19 @@ DISTRIBUTIONS = (
 
 
 def lines() -> list[str]:
-    """Describe the day, the machine and every version that matters."""
-    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    """Describe the machine and every version that matters."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     ram = psutil.virtual_memory().total / (1 << 30)
     return [
-        f"Date: {today}",
         f"Machine: {cores} cores, {_cpu()}, {ram:.1f} GiB RAM, {platform.platform()}",
-        f"Load of the machine as it began: {_load()}",
         f"Versions: Python {platform.python_version()}, {', '.join(_versions())}",
     ]
+
+
+def moment() -> str:
+    """Say what day it is, and how busy the machine."""
+    today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return f"Measured {today}; load as it began: {_load()}"
 
 
 def _cpu() -> str:
