@@ -51,7 +51,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
     To read such a tensor ends the process.
     """
     try:
-        return not tensor.numel() or bool(tensor.untyped_storage().nbytes())
+        return tensor.untyped_storage().nbytes() > 0 or not tensor.numel()
     except (RuntimeError, NotImplementedError):  # sparse, nested: it has no storage of its own
         return True
 

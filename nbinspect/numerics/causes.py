@@ -114,8 +114,15 @@ def explain(event: Event, losses: Losses) -> Cause:
     for rule in _rules(event):
         cause = rule(seen)
         if cause is not None:
-            return _with_history(cause, seen)
+            return _with_history(_for_complex(cause, seen), seen)
     return _with_history(_only_seen(seen), seen)
+
+
+def _for_complex(cause: Cause, seen: Seen) -> Cause:
+    """Leave out a mend that clamps: complex numbers have no order."""
+    if not seen.dtype.is_complex or ".clamp(" not in cause.mend:
+        return cause
+    return cause._replace(mend="take those entries out first: torch.where on their size, x.abs()")
 
 
 def _rules(event: Event) -> tuple[Rule, ...]:
@@ -191,9 +198,10 @@ def _literal(seen: Seen) -> Cause:
     text = f"The code writes {what} here itself"
     if event.base in {"masked_fill", "where", "full", "full_like", "fill"}:
         return Cause(
-            f"{text}, to stand for something that must not be chosen, and nothing else was left to "
-            "choose.",
-            "skip the rows in which everything is masked, or fill with torch.finfo(x.dtype).min",
+            f"{text}, to stand for something that must not be chosen, and it was chosen all the same: "
+            "nothing else was left, or the label itself is masked.",
+            "skip the rows in which everything or the label is masked, or fill with "
+            "torch.finfo(x.dtype).min",
             certain=True,
         )
     if event.phase == "optimizer" and "step" in seen.line:
@@ -278,7 +286,13 @@ def zeros(operand: Operand | None, seen: Seen) -> str:
     """Say that an operand holds zeros, "" if it does not."""
     if operand is None or not operand.n_zero or (operand.at is not None and operand.at != 0):
         return ""
-    return f"{count(operand.n_zero, operand, '0')}{at_index(seen.event.at)}."
+    return _upper(f"{count(operand.n_zero, operand, '0')}{at_index(seen.event.at)}.")
+
+
+def nonzero(operand: Operand) -> str:
+    """Give what to put in the place of a divisor ``{x}``, which clamping would change below 0."""
+    below_zero = operand.low is not None and operand.low < 0
+    return "torch.where({x} == 0, 1e-6, {x})" if below_zero else "{x}.clamp(min=1e-6)"
 
 
 def text_of(seen: Seen, base: str) -> str:

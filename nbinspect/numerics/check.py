@@ -33,10 +33,12 @@ def can_be_bad(tensor: torch.Tensor) -> bool:
     dtype = tensor.dtype
     if not (dtype.is_floating_point or dtype.is_complex) or tensor.is_meta:
         return False
-    if _torch.is_zero_tensor(tensor) or not _torch.has_memory(_torch.unwrapped(tensor)):
+    if _torch.is_zero_tensor(tensor):
         return False
     if type(tensor) in PLAIN:
-        return True
+        return _torch.has_memory(tensor)
+    if not _torch.has_memory(_torch.unwrapped(tensor)):
+        return False
     return not (tensor.is_quantized or _torch.is_fake(tensor))
 
 
@@ -130,7 +132,7 @@ def bad_ones(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
     small: list[torch.Tensor] = []
     found = []
     for tensor in tensors:
-        if not _torch.has_memory(_torch.unwrapped(tensor)):
+        if not _torch.has_memory(tensor):
             continue
         if tensor.is_cpu:
             if tensor.dtype is torch.float32 and type(tensor) in PLAIN and _is_small(tensor):

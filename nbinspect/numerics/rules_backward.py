@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from nbinspect.numerics.causes import Cause, Rule, Seen, with_operand
+from nbinspect.numerics.causes import Cause, Rule, Seen, nonzero, with_operand
 from nbinspect.numerics.phrasing import at_index, count, function_name
 from nbinspect.numerics.records import Operand
 
@@ -67,7 +67,7 @@ def divided_by_zero(seen: Seen) -> Cause | None:
     return Cause(
         f"The gradient of a division is divided by the divisor again, and {count(zero.n_zero, zero, '0')}"
         f"{at_index(seen.event.at)}. `torch.where` after the division does not help: backward goes through it.",
-        with_operand(seen, "div", "{x}.clamp(min=1e-6)", "divide by {x}.clamp(min=1e-6)"),
+        with_operand(seen, "div", nonzero(zero), f"divide by {nonzero(zero)}"),
         certain=True,
     )
 
@@ -119,10 +119,11 @@ def divides_inside(seen: Seen) -> Cause | None:
     if zero is None or seen.event.base not in {"div", "reciprocal", "rsqrt"}:
         return None
     name = function_name(seen.event.node or "")
+    called = f"`{name}`" if name else "this line"
     return Cause(
-        f"The gradient of `{name}` is a quotient, and what it divides by is 0 there"
+        f"The gradient of {called} is a quotient, and what it divides by is 0 there"
         f"{at_index(seen.event.at)}: it has no slope at that place.",
-        f"keep the inputs of `{name}` away from it, e.g. x + 1e-6, or leave those entries out before it",
+        f"keep the inputs of {called} away from it, e.g. x + 1e-6, or leave those entries out before it",
         certain=True,
     )
 

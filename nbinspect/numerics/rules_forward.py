@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from nbinspect.numerics.causes import Cause, Rule, Seen, text_of, with_operand, zeros
+from nbinspect.numerics.causes import Cause, Rule, Seen, nonzero, text_of, with_operand, zeros
 from nbinspect.numerics.phrasing import at_index, count, name_of, number
 from nbinspect.numerics.records import Operand
 
@@ -32,7 +32,8 @@ def divided_by_zero(seen: Seen) -> Cause | None:
             with_operand(seen, "div", "{x}.clamp(min=1)", "divide by {x}.clamp(min=1)"),
             certain=True,
         )
-    mend = with_operand(seen, "div", "{x}.clamp(min=1e-6)", "divide by {x}.clamp(min=1e-6)")
+    better = nonzero(divisor)
+    mend = with_operand(seen, "div", better, f"divide by {better}")
     return Cause(f"{what} {found}", mend, certain=True)
 
 

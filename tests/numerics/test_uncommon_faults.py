@@ -29,6 +29,12 @@ def at(*values: float) -> Tensor:
     return torch.tensor(values, dtype=torch.float32)
 
 
+def root_in_place(w: Tensor) -> Tensor:
+    rows = w * 1
+    rows[0].sqrt_()
+    return rows
+
+
 FORWARD = {
     "logdet": Case(
         torch.ones(3, 3), lambda w: torch.logdet(w), "_linalg_slogdet", "determinant of 0", "torch.eye"
@@ -72,7 +78,13 @@ FORWARD = {
     ),
     "in place": Case(at(1e30), lambda w: (w * 1).mul_(1e20), "mul_", "overflows float32", "lower"),
     "complex exp": Case(
-        torch.tensor([200.0 + 0j]), lambda w: w.exp().abs(), "exp", "more than complex64", "clamp"
+        torch.tensor([200.0 + 0j]), lambda w: w.exp().abs(), "exp", "more than complex64", "x.abs()"
+    ),
+    "complex quotient": Case(
+        torch.tensor([1.0 + 1j, 1.0]), lambda w: (w / (w - 1)).real, "div", "`w - 1` is 0", "x.abs()"
+    ),
+    "divisor of any sign": Case(
+        at(0, -2), lambda w: w.sin() / (w * 1), "div", "`w * 1` is 0", "torch.where((w * 1) == 0, 1e-6"
     ),
     "xlogy": Case(at(0, 1), lambda w: torch.xlogy(at(2, 2), w), "xlogy", "infinite unless", "clamp"),
     "infinite factor": Case(at(1, -1), lambda w: w * INF, "mul", "Python number in this line is", "isfinite"),
@@ -101,6 +113,9 @@ BACKWARD = {
     "hypot": Case(
         torch.zeros(2), lambda w: torch.hypot(w, w), "div", "The gradient of `hypot` is a quotient",
         "inputs of `hypot`",
+    ),
+    "root in place": Case(
+        torch.zeros(2, 2), lambda w: root_in_place(w), "div", "The gradient of this line", "x + 1e-6"
     ),
     "focal": Case(
         at(200, -1), lambda w: (1 - w.sigmoid()) ** 0.5, "pow", "infinite at 0 for p below 1", "clamp"
