@@ -305,7 +305,9 @@ def _cached(cache: Any, child: Any) -> Step:
 def key_text(key: Any, name_of: NameOf) -> str:
     """Show a dictionary's key, running no ``__repr__`` but those of plain values."""
     if isinstance_of(key, weakref.ref):  # of a dictionary that keeps its keys weakly
-        key = weakref.ref.__call__(key)
+        compares, key = type(key) is weakref.ref, weakref.ref.__call__(key)
+        if compares and is_tensor(key):  # `==` of tensors says nothing, so no code finds it
+            return f"<{name_of(key) or short_name(key)}>"
         if not is_tensor(key):  # what it holds may be all that leads to its key
             return _users_name(key) or f"<{short_name(key)}>"
     if isinstance_of(key, str):

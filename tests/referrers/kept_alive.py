@@ -979,6 +979,11 @@ LIBRARIES = [
         imports="torch.utils.weak\nfrom torch.utils.weak import WeakTensorKeyDictionary",
     ),
     _placed(
+        "a tensor as a weak key, by which none can look",
+        "w = torch.ones(2); seen = weakref.WeakKeyDictionary(); seen[w] = h",
+        "seen[<w>]",
+    ),
+    _placed(
         "a module made while running",
         "sys.modules['made'] = types.ModuleType('made'); sys.modules['made'].cache = {'k': h}",
         "made.cache['k']",
