@@ -23,11 +23,10 @@ if typing.TYPE_CHECKING:
         GradientComparison,
         GradientFinding,
         GradientHistory,
-        GradientStep,
-        GradientTable,
-        ParameterGradient,
         Rules,
     )
+    from nbinspect.gradients.step_records import GradientStep, ParameterGradient
+    from nbinspect.gradients.table_records import GradientTable
     from nbinspect.leaks import assert_no_growth, leakwatch, traceback_memory
     from nbinspect.leaks.records import (
         Growth,
@@ -119,8 +118,8 @@ _HOMES = {
     "GradientComparison": "nbinspect.gradients.records",
     "GradientFinding": "nbinspect.gradients.records",
     "GradientHistory": "nbinspect.gradients.records",
-    "GradientStep": "nbinspect.gradients.records",
-    "GradientTable": "nbinspect.gradients.records",
+    "GradientStep": "nbinspect.gradients.step_records",
+    "GradientTable": "nbinspect.gradients.table_records",
     "GraphReport": "nbinspect.autograd_graph.records",
     "Growth": "nbinspect.leaks.records",
     "HeadroomReport": "nbinspect.numerics.headroom_records",
@@ -134,7 +133,7 @@ _HOMES = {
     "NanReport": "nbinspect.numerics.records",
     "NonFiniteError": "nbinspect.numerics.error",
     "OutOfMemory": "nbinspect.leaks.records",
-    "ParameterGradient": "nbinspect.gradients.records",
+    "ParameterGradient": "nbinspect.gradients.step_records",
     "PinnedFrame": "nbinspect.leaks.records",
     "Record": "nbinspect.records",
     "ReferenceReport": "nbinspect.referrers.records",

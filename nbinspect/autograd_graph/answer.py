@@ -10,8 +10,9 @@ import torch
 from nbinspect import _torch
 from nbinspect.autograd_graph import watched
 from nbinspect.autograd_graph.facts import Facts, gather, module_rows
-from nbinspect.autograd_graph.findings import Question, find
+from nbinspect.autograd_graph.findings import find
 from nbinspect.autograd_graph.naming import Names, names_of
+from nbinspect.autograd_graph.question import Question
 from nbinspect.autograd_graph.records import AutogradEdge, GraphReport
 from nbinspect.autograd_graph.walk import Walked, is_leaf, walk
 from nbinspect.heapgraph.graph import collector_paused

@@ -6,15 +6,9 @@ The records are here at once; the functions, which need torch, come when first u
 import typing
 
 from nbinspect import _lazy
-from nbinspect.gradients.records import (
-    GradientComparison,
-    GradientFinding,
-    GradientHistory,
-    GradientStep,
-    GradientTable,
-    ParameterGradient,
-    Rules,
-)
+from nbinspect.gradients.records import GradientComparison, GradientFinding, GradientHistory, Rules
+from nbinspect.gradients.step_records import GradientStep, ParameterGradient
+from nbinspect.gradients.table_records import GradientTable
 
 if typing.TYPE_CHECKING:
     from nbinspect.gradients.now import gradtable

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from nbinspect import _torch
 from nbinspect.gradients import measure, near
 from nbinspect.gradients.kept import Kept
 from nbinspect.gradients.parts import Figures, Part
-from nbinspect.gradients.records import Exponents
+from nbinspect.gradients.step_records import Exponents
 
 FIGURES = ("norm", "sum", "low", "high", "nonzero")
 SAME = 1e-6  # relative: norms of one gradient, taken twice
@@ -28,11 +29,13 @@ class Final:
         scalars: norm, sum, lowest, highest and number of nonzeros, some on their device; () of
             one that has no numbers to be read.
         rank: how many other gradients came before it in that pass.
+        thread: the one that heard the pass begin.
         bad: its NaNs and Infs, if they were counted.
     """
 
     scalars: tuple[measure.Scalar, ...]
     rank: int
+    thread: int
     bad: tuple[int, int] | None = None
 
 
@@ -51,11 +54,12 @@ class _Reading:
 
 
 class _Left(NamedTuple):
-    """A parameter whose gradient a write has left; where that lies, and its version."""
+    """A parameter whose gradient a write has left; where that lies, its version, and its thread."""
 
     parameter: weakref.ref[torch.Tensor]
     address: int
     version: int
+    thread: int
 
 
 class Writer:
@@ -99,6 +103,7 @@ class Writer:
         self._held: dict[int, torch.Tensor] = {}
         self._kept = None if light else Kept(desk, exact=exact)
         self._left: _Left | None = None
+        self._has_looked = False
         self._reading: _Reading | None = None
 
     @property
@@ -117,20 +122,28 @@ class Writer:
         there is no other, it must be heard of earlier.
         """
         own = zip(reading.live, reading.finals, strict=True)
-        rank, at = max(((final.rank, at) for at, final in own if final), default=(-1, 0))
+        rank, at, thread = max(
+            ((final.rank, at, final.thread) for at, final in own if final), default=(-1, 0, 0)
+        )
         grad = parameters[at].grad if rank >= 0 else None
         if rank == 0 and parameters[at].requires_grad:
             self.alone = parameters[at]
         if grad is not None and grad.layout is torch.strided and not grad.is_meta:
-            self._left = _Left(weakref.ref(parameters[at]), grad.data_ptr(), _torch.version(grad))
+            address, version = grad.data_ptr(), _torch.version(grad)
+            self._left = _Left(weakref.ref(parameters[at]), address, version, thread)
+            self._has_looked = False
 
     def look(self) -> None:
         """See whether the gradients of the step before are gone, as backward begins.
 
+        Only the thread that ran backward then may look: another's may be writing them just now,
+        without waiting for anybody.
+
         Cost: reads one small gradient, if its version says that nothing has been written to it.
         """
-        if self._left is None:
+        if self._left is None or self._left.thread != threading.get_ident():
             return
+        self._has_looked = True
         parameter = self._left.parameter()
         grad = parameter.grad if parameter is not None else None
         known = self._left.address, self._left.version
@@ -242,7 +255,7 @@ class Writer:
             bad,
             self.learning_rates,
             exponents=reading.exponents,
-            piled_up=self._left is not None,
+            piled_up=self._left is not None and self._has_looked,
         )
         self._leave(parameters, reading)
         return part, read

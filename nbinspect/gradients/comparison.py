@@ -10,12 +10,8 @@ import numpy as np
 from nbinspect.blocks import Block, Column, Table, Text, Unavailable, View
 from nbinspect.gradients import rows as packed
 from nbinspect.gradients.layers import matrix
-from nbinspect.gradients.records import (
-    ComparedParameter,
-    Figure,
-    GradientComparison,
-    GradientHistory,
-)
+from nbinspect.gradients.records import ComparedParameter, GradientComparison, GradientHistory
+from nbinspect.gradients.step_records import Figure
 from nbinspect.gradients.view import number, three
 from nbinspect.render.format import count
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbinspect.blocks import Unavailable
-from nbinspect.gradients.records import GradientHistory, GradientStep, ParameterGradient
+from nbinspect.gradients.records import GradientHistory
+from nbinspect.gradients.step_records import GradientStep, ParameterGradient
 
 if TYPE_CHECKING:
     import pandas as pd

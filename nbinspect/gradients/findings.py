@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nbinspect.gradients.records import GradientFinding, Kind, ParameterName, Rules
+from nbinspect.gradients.records import GradientFinding, Kind, Rules
 from nbinspect.gradients.rules import Broken
+from nbinspect.gradients.step_records import ParameterName
 from nbinspect.records import as_code
 
 ORDER: tuple[Kind, ...] = (

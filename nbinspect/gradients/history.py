@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -14,38 +14,21 @@ from nbinspect.blocks import Unavailable
 from nbinspect.gradients import rows as packed
 from nbinspect.gradients.findings import findings
 from nbinspect.gradients.parts import Part
-from nbinspect.gradients.records import (
+from nbinspect.gradients.passes import Passes
+from nbinspect.gradients.records import GradientHistory, Rules
+from nbinspect.gradients.rules import Health
+from nbinspect.gradients.step_records import (
     Exponents,
     Figure,
-    GradientHistory,
     PackedStep,
     ParameterName,
-    Rules,
     StepFigures,
 )
-from nbinspect.gradients.rules import Health
 
 SAME = 1e-4  # relative: norms of the same gradient, summed in another order
 UNIFORM = 1e-3
 KEPT_EXPONENTS = 64
 BATCH = 16  # steps at a time: code that runs again at once finds itself in the cache
-
-
-@dataclass(slots=True)
-class Passes:
-    """The backward passes since the last step.
-
-    Attributes:
-        losses: what they were called on.
-        n_backward: how many they were.
-        why_no_loss: why there is no loss, "" if there is.
-        threads: those that ran them.
-    """
-
-    losses: list[float] = field(default_factory=list)
-    n_backward: int = 0
-    why_no_loss: str = ""
-    threads: set[int] = field(default_factory=set)
 
 
 class Builder:

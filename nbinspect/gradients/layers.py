@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 
 from nbinspect.gradients import rows as packed
-from nbinspect.gradients.records import GradientHistory, PackedStep
+from nbinspect.gradients.records import GradientHistory
+from nbinspect.gradients.step_records import PackedStep
 
 Matrix = np.ndarray[Any, np.dtype[Any]]
 SPARK = "▁▂▃▄▅▆▇█"

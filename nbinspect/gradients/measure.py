@@ -17,7 +17,7 @@ from torch import nn
 
 from nbinspect import _torch
 from nbinspect.gradients import near, small
-from nbinspect.gradients.records import Exponents
+from nbinspect.gradients.step_records import Exponents
 
 Scalar = torch.Tensor | float
 Scalars = list[Scalar]

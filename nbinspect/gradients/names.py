@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from nbinspect import notebook
-from nbinspect.gradients.records import ParameterName
+from nbinspect.gradients.step_records import ParameterName
 from nbinspect.heapgraph.objects import instance_dict
 from nbinspect.tensors import class_name
 

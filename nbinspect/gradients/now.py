@@ -12,16 +12,10 @@ from nbinspect.gradients import measure, near
 from nbinspect.gradients import rows as packed
 from nbinspect.gradients.findings import findings
 from nbinspect.gradients.names import notebook_models
-from nbinspect.gradients.records import (
-    GradientFinding,
-    GradientTable,
-    ParameterName,
-    Rules,
-    StepFigures,
-    TableRow,
-    spread,
-)
+from nbinspect.gradients.records import GradientFinding, Rules
 from nbinspect.gradients.rules import Health
+from nbinspect.gradients.step_records import ParameterName, StepFigures, spread
+from nbinspect.gradients.table_records import GradientTable, TableRow
 from nbinspect.ops import variable_name
 
 N_SCALARS = 5

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from nbinspect.gradients import rows as packed
-from nbinspect.gradients.records import Exponents
+from nbinspect.gradients.step_records import Exponents
 
 MOST_RANK = 65535  # what a packed row has room for
 

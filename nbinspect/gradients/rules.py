@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from nbinspect.gradients import rows as packed
-from nbinspect.gradients.records import Kind, ParameterName, Rules, StepFigures
+from nbinspect.gradients.records import Kind, Rules
+from nbinspect.gradients.step_records import ParameterName, StepFigures
 
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 N_EARLY = 10  # steps that say what was usual at the start

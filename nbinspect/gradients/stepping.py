@@ -8,60 +8,34 @@ share one step, and optimizers that take turns have steps of their own.
 from __future__ import annotations
 
 import functools
-import math
 import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import nn
 
 from nbinspect import _torch
-from nbinspect.gradients import measure, near, samples
-from nbinspect.gradients.collect import Final, Writer, skipped
-from nbinspect.gradients.history import Builder, Passes
+from nbinspect.gradients import near, samples
+from nbinspect.gradients.collect import Writer, skipped
+from nbinspect.gradients.guard import Guarded, guarded
+from nbinspect.gradients.history import Builder
 from nbinspect.gradients.hooks import ParameterHooks, hook_new_parameters, hook_optimizers
 from nbinspect.gradients.losses import roots
 from nbinspect.gradients.names import Names, optimizer_name, parameters_of
 from nbinspect.gradients.parts import Part
+from nbinspect.gradients.passes import Heard
 from nbinspect.gradients.records import GradientHistory, Rules
 from nbinspect.gradients.scaling import watch_scaler
 from nbinspect.tensors import class_name
 
-MOST_OPEN_PASSES = 8
 ITSELF = 0  # the key of the loop that writes by itself
-Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-def guarded(method: Method) -> Method:
-    """Keep an error of ours from the user's loop: measuring stops, and the report says why."""
-
-    @functools.wraps(method)
-    def call(self: Stepping, *args: Any) -> Any:
-        if self.is_broken:
-            return None
-        if self.aside_in == threading.get_ident():  # within another of these
-            return method(self, *args)
-        with self.lock:  # losses and gradients of threads that train at once meet here
-            self.aside_in = threading.get_ident()
-            try:
-                with torch.no_grad(), _torch.no_overrides():
-                    return method(self, *args)
-            except Exception as error:
-                self.failed(error)
-                return None
-            finally:
-                self.aside_in = 0
-
-    hook: Any = call
-    _torch.never_compile(hook.__code__)  # where an optimizer's step is compiled with its hooks
-    return cast("Method", hook)
-
-
-class Stepping:
+class Stepping(Guarded):
     """Hears of backward passes and writes, and makes steps of them.
 
     Args:
@@ -75,9 +49,6 @@ class Stepping:
 
     Attributes:
         n_steps: how many steps have ended, read or not.
-        is_broken: measuring has stopped because of an error of ours.
-        lock: held while one of our methods runs, which waits for no other thread.
-        aside_in: the thread that runs one of our methods, out of sight of modes; 0 for none.
     """
 
     def __init__(
@@ -91,10 +62,8 @@ class Stepping:
         exact: bool,
         rules: Rules,
     ) -> None:
+        super().__init__()
         self.n_steps = 0
-        self.is_broken = False
-        self.lock = threading.RLock()
-        self.aside_in = 0
         self._every, self._hist, self._light, self._exact = every, hist, light, exact
         self._names = Names(model)
         self._desk = near.Desk()
@@ -102,17 +71,11 @@ class Stepping:
         self._hooks = ParameterHooks(self._arrived)
         self._writers: dict[int, Writer] = {}
         self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        self._running: dict[int, list[int]] = {}
-        self._finals: dict[int, Final] = {}
-        self._written: set[int] = set()
-        self._passes = Passes()
-        self._losses: list[torch.Tensor] = []
-        self._root: weakref.ref[torch.Tensor] | None = None
+        self._heard = Heard(self._desk)
         self._parts: list[Part] = []
         self._stepped: set[int] = set()
         self._writing: dict[int, list[tuple[int, bool]]] = {}
-        self._latest: tuple[int, weakref.ref[torch.Tensor]] | None = None
-        self._n_writes, self._n_evaluations, self._n_dropped = 0, 0, 0
+        self._n_writes, self._n_evaluations = 0, 0
         self._scale: float | None = None
         self._asleep = False
         self._notes: dict[str, None] = {}
@@ -134,9 +97,8 @@ class Stepping:
             self._close()
             if not self.n_steps:
                 self._flush()
-            self._n_dropped += self._passes.n_backward
-            if self._n_dropped:
-                self._note(f"{self._n_dropped} backward passes were followed by no step.")
+            if n_dropped := self._heard.n_dropped + self._heard.so_far.n_backward:
+                self._note(f"{n_dropped} backward passes were followed by no step.")
             self._look_beside()
             self._tell_samples()
         finally:
@@ -158,9 +120,8 @@ class Stepping:
         self._notes[words] = None
 
     def _let_go(self) -> None:
-        for each in (self._writers, self._running, self._finals, self._losses, self._writing):
+        for each in (self._writers, self._writing, self._heard, self._desk):
             each.clear()
-        self._desk.clear()
 
     def failed(self, error: Exception) -> None:
         """Stop measuring, or only copying where there is no room for copies."""
@@ -187,7 +148,7 @@ class Stepping:
         if self.is_broken or self._asleep:
             return
         task = _torch.graph_task()
-        arrived = self._running.get(task)
+        arrived = self._heard.running.get(task)
         if arrived is None:
             arrived = self._begin(task)
         if arrived is not None:
@@ -196,7 +157,7 @@ class Stepping:
     def _arriving(self, _gradient: torch.Tensor) -> None:
         """Hear of a gradient before it is added: of a pass that has but one, to see it begin."""
         task = _torch.graph_task()
-        if not (self.is_broken or self._asleep or task in self._running):
+        if not (self.is_broken or self._asleep or task in self._heard.running):
             self._begin(task)
 
     @guarded
@@ -204,42 +165,13 @@ class Stepping:
         """A backward pass has begun."""
         if not any(self._writing.values()):
             self._close()
-            self._drop_unused()
+            self._heard.drop_unused()
         for writer in self._writers.values():
             writer.look()
-        while len(self._running) >= MOST_OPEN_PASSES:  # of passes that failed
-            self._running.pop(next(iter(self._running)))
-        arrived = self._running[task] = []
-        self._written.clear()
+        arrived = self._heard.begin(task)
         if self._is_due and _torch.when_backward_ends(functools.partial(self._ending, task)):
-            self._note_loss(roots(sys._getframe(1)))
+            self._heard.note_loss(roots(sys._getframe(1)))
         return arrived
-
-    def _drop_unused(self) -> None:
-        """Forget passes whose gradients were set to None before any write: nothing adds to them."""
-        thread, ref = self._latest or (0, None)
-        if {thread} != self._passes.threads or thread != threading.get_ident():
-            return  # another thread's backward may just be writing that gradient
-        latest = ref() if ref is not None else None
-        if latest is not None and latest.grad is None:
-            self._n_dropped += self._passes.n_backward
-            self._passes, self._root = Passes(), None
-            self._losses.clear()
-            self._finals.clear()
-
-    def _note_loss(self, found: tuple[torch.Tensor, ...]) -> None:
-        """Take down what backward was called on, once for all passes that it starts."""
-        if found and self._root is not None and self._root() is found[0]:
-            return
-        self._root = weakref.ref(found[0]) if found else None
-        self._passes.n_backward += 1
-        self._passes.threads.add(threading.get_ident())
-        if not found:
-            self._passes.why_no_loss = "what backward was called on could not be seen"
-        elif any(one.numel() != 1 for one in found):
-            self._passes.why_no_loss = "backward was called on something that is no scalar"
-        else:
-            self._losses += [one.detach().clone().reshape(()) for one in found]
 
     def _ending(self, task: int) -> None:
         """A backward pass has ended; come back after all others that wait for its end."""
@@ -248,34 +180,9 @@ class Stepping:
     @guarded
     def _has_ended(self, task: int) -> None:
         """Measure the gradients that a backward pass has left."""
-        found = [self._hooks.get(key) for key in self._running.pop(task, ())]
-        solid: list[tuple[torch.Tensor, torch.Tensor]] = []
-        for one in found:
-            if one is None or id(one) in self._written or not self._names.wanted(one):
-                continue
-            grad = one.grad
-            gradient = measure.dense(grad) if grad is not None else None
-            if gradient is not None:
-                solid.append((one, gradient))
-            elif grad is not None:
-                self._finals[id(one)] = Final((), 0)
-        scalars = measure.final([gradient for _, gradient in solid], self._desk)
-        for rank, ((one, _), some) in enumerate(zip(solid, scalars, strict=True)):
-            self._finals[id(one)] = Final(some, rank)
-        self._latest = (threading.get_ident(), weakref.ref(solid[-1][0])) if solid else None
-        self._count_bad(solid)
-        if not any(self._writing.values()) and not self._is_owned([one for one, _ in solid]):
-            self._write_itself([one for one, _ in solid])
-
-    def _count_bad(self, solid: list[tuple[torch.Tensor, torch.Tensor]]) -> None:
-        """Look into gradients whose norm is not finite, where that costs no wait for a device."""
-        for one, gradient in solid:
-            if gradient.is_cpu:
-                final = self._finals[id(one)]
-                if not math.isfinite(float(final.scalars[0])):
-                    final.bad = measure.count_bad(gradient)
-                    if not any(final.bad):
-                        final.scalars = (measure.wide_norm(gradient), *final.scalars[1:])
+        left = self._heard.end(task, self._hooks.get, self._names.wanted)
+        if not any(self._writing.values()) and not self._is_owned(left):
+            self._write_itself(left)
 
     def _is_owned(self, parameters: list[torch.Tensor]) -> bool:
         """Say whether any of these is an optimizer's, so that a write will come."""
@@ -302,7 +209,9 @@ class Stepping:
         key = id(optimizer)
         self._asleep = False
         task = _torch.graph_task()
-        if task >= 0 and task not in self._running:  # a hook of the user's writes within backward
+        if (
+            task >= 0 and task not in self._heard.running
+        ):  # a hook of the user's writes within backward
             self._begin(task)
         if self._is_inner_write(key):
             return None
@@ -362,22 +271,8 @@ class Stepping:
         writer = self._writer(optimizer)
         parameters = self._listed(optimizer, writer)
         writer.learning_rates = _learning_rates(optimizer)
-        self._note_written_within(parameters)
+        self._heard.note_written_within(parameters)
         self._measure_before(writer, parameters)
-
-    def _note_written_within(self, parameters: list[torch.Tensor]) -> None:
-        """Take the gradients of a backward pass that still runs as it has left them so far."""
-        arrived = self._running.get(_torch.graph_task())
-        if arrived is None:
-            return
-        now = getattr(_torch.current_autograd_node(), "variable", None)
-        reached = {*arrived, id(now)}
-        for one in parameters:
-            if id(one) in reached and one.grad is not None:
-                gradient = measure.dense(one.grad)
-                scalars = measure.final([gradient], self._desk)[0] if gradient is not None else ()
-                self._finals[id(one)] = Final(scalars, len(arrived))
-                self._written.add(id(one))
 
     def _writer(self, optimizer: Any) -> Writer:
         writer = self._writers.get(id(optimizer))
@@ -407,7 +302,7 @@ class Stepping:
         if not writer.listed:  # of the loop itself
             writer.numbers = tuple(map(self._number, parameters))
         histogram = bool(self._hist) and (self.n_steps // self._every) % self._hist == 0
-        writer.before(parameters, self._finals, histogram=histogram)
+        writer.before(parameters, self._heard.finals, histogram=histogram)
 
     def _number(self, parameter: torch.Tensor) -> int:
         known = self._numbers.get(id(parameter))
@@ -437,7 +332,7 @@ class Stepping:
 
     def _measure_after(self, writer: Writer, optimizer: Any = None) -> None:
         grad_scale, found_inf = _fused_scaling(optimizer)
-        done = writer.after(self._losses, self._scale, grad_scale)
+        done = writer.after(self._heard.losses, self._scale, grad_scale)
         if done is None:
             return
         part, losses = done
@@ -450,10 +345,7 @@ class Stepping:
 
     def _take(self, part: Part, losses: list[float], keys: Iterable[int]) -> None:
         self._parts.append(part)
-        self._passes.losses += losses
-        self._losses.clear()
-        for key in keys:
-            self._finals.pop(key, None)
+        self._heard.used(losses, keys)
 
     def _scaled_write(self, optimizer: Any, scale: float) -> Callable[[], None]:
         """Hear that a gradient scaler is about to step, or to skip the step."""
@@ -476,7 +368,9 @@ class Stepping:
         writer = self._writer(optimizer)
         parameters = self._listed(optimizer, writer)
         writer.learning_rates = _learning_rates(optimizer)
-        part, losses = skipped(writer, parameters, self._finals, self._losses, scale=scale)
+        part, losses = skipped(
+            writer, parameters, self._heard.finals, self._heard.losses, scale=scale
+        )
         self._take(part, losses, map(id, parameters))
 
     @guarded
@@ -487,16 +381,15 @@ class Stepping:
         index = self.n_steps
         self.n_steps += 1
         self._stepped.clear()
-        parts, passes = self._parts, self._passes
-        self._parts, self._passes, self._root = [], Passes(), None
-        self._losses.clear()
+        parts, passes = self._parts, self._heard.take()
+        self._parts = []
         if parts and not self.is_broken:
             self._builder.step(index, parts, passes)
 
     @guarded
     def _flush(self) -> None:
         """Show what backward left although no step followed."""
-        found = [self._hooks.get(key) for key in self._finals]
+        found = [self._hooks.get(key) for key in self._heard.finals]
         left = [one for one in found if one is not None and one.grad is not None]
         if left:
             self._names.scan()

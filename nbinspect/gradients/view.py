@@ -25,15 +25,9 @@ from nbinspect.blocks import (
 )
 from nbinspect.gradients import rows as packed
 from nbinspect.gradients.layers import layer_map, matrix, spark
-from nbinspect.gradients.records import (
-    Figure,
-    GradientFinding,
-    GradientHistory,
-    GradientStep,
-    GradientTable,
-    ParameterGradient,
-    TableRow,
-)
+from nbinspect.gradients.records import GradientFinding, GradientHistory
+from nbinspect.gradients.step_records import Figure, GradientStep, ParameterGradient
+from nbinspect.gradients.table_records import GradientTable, TableRow
 from nbinspect.render.format import count, percent
 
 MOST_ROWS, MOST_LAYERS, MOST_COLUMNS = 12, 18, 64

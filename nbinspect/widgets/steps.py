@@ -15,7 +15,8 @@ import anywidget
 import traitlets
 
 from nbinspect.blocks import Unavailable
-from nbinspect.gradients.records import Exponents, GradientHistory, PackedStep
+from nbinspect.gradients.records import GradientHistory
+from nbinspect.gradients.step_records import Exponents, PackedStep
 from nbinspect.gradients.view import VERBS
 from nbinspect.render.format import printable
 from nbinspect.widgets import page

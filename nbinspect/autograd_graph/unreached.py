@@ -1,0 +1,124 @@
+"""Parameters that a graph does not reach, and whether that is meant."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+from nbinspect.autograd_graph.cuts import Cut, Cuts
+from nbinspect.autograd_graph.question import WATCH_IT, Question, by_module, listed
+from nbinspect.autograd_graph.records import GraphFinding
+from nbinspect.autograd_graph.walk import is_leaf
+
+
+def unreached(question: Question) -> Iterator[GraphFinding]:
+    """Find parameters that require grad and get none from this tensor."""
+    if not question.walked.complete or question.hides_inside:
+        return
+    reached = {id(node.variable) for node in question.walked.nodes if is_leaf(node)}
+    is_watched = question.is_watched
+    missing = {
+        name: tensor
+        for owned in question.names.parameters.values()
+        for name, tensor in owned.items()
+        if tensor.requires_grad and id(tensor) not in reached
+    }
+    if not missing and not question.walked.nodes and not is_watched:
+        yield _no_graph(question)
+    by_cut: dict[Cut | None, list[str]] = defaultdict(list)
+    cuts = Cuts(question.seen, question.tensor) if missing and is_watched else None
+    for name, tensor in missing.items():
+        by_cut[cuts.find(tensor) if cuts is not None else None].append(name)
+    for cut, names in by_cut.items():
+        if cut is not None and cut.is_cut:
+            finding = _unreached_because(question, names, cut, is_watched=True)
+            meant = all(_is_left_alone(question, name, missing[name], reached) for name in names)
+            yield _meant(finding, question.name) if meant else finding
+            continue
+        parts = [name for name in names if _is_part(question, name, reached)]
+        if parts:
+            yield _unreached_because(question, parts, cut, is_watched=is_watched)
+        together = [
+            name
+            for name in names
+            if name not in parts and _is_trained_with(question, missing[name], reached)
+        ]
+        if together:
+            finding = _unreached_because(question, together, cut, is_watched=is_watched)
+            yield _trained_together(finding, many=len(together) > 1)
+
+
+def _is_part(question: Question, name: str, reached: set[int]) -> bool:
+    """Say whether a parameter belongs to a model that is reached by others of its parameters."""
+    own = next((o for o in question.names.parameters.values() if name in o), {})
+    return any(id(tensor) in reached for tensor in own.values()) or not question.walked.nodes
+
+
+def _is_trained_with(question: Question, parameter: Any, reached: set[int]) -> bool:
+    """Say whether an optimizer trains a parameter together with some that are reached."""
+    return any(
+        id(parameter) in ids and not ids.isdisjoint(reached) for ids in question.names.trained
+    )
+
+
+def _trained_together(finding: GraphFinding, *, many: bool) -> GraphFinding:
+    them = "them" if many else "it"
+    sentence = (
+        f"{finding.sentence} The optimizer that has {them} also trains what is reached; all is well "
+        f"if another loss of the same step reaches {them}."
+    )
+    return dataclasses.replace(finding, sentence=sentence)
+
+
+def _is_left_alone(question: Question, name: str, parameter: Any, reached: set[int]) -> bool:
+    """Say whether a parameter is of another model than those that are trained with this tensor.
+
+    A teacher, a target network, the generator in the critic's step: cut off on purpose.
+    """
+    training = [ids for ids in question.names.trained if not ids.isdisjoint(reached)]
+    is_trained_too = any(id(parameter) in ids for ids in training)
+    return bool(training) and not is_trained_too and not _is_part(question, name, reached)
+
+
+def _meant(finding: GraphFinding, name: str) -> GraphFinding:
+    """Take the edge off a cut that is most likely meant."""
+    sentence = (
+        f"{finding.sentence} No optimizer that trains what `{name}` reaches trains them, so this may be "
+        "meant."
+    )
+    return dataclasses.replace(finding, sentence=sentence, is_fault=False)
+
+
+def _no_graph(question: Question) -> GraphFinding:
+    if question.tensor.requires_grad:
+        sentence = f"`{question.name}` is a leaf: nothing was computed to make it."
+        return GraphFinding("UNREACHED", sentence, names=(question.name,), is_fault=False)
+    sentence = (
+        f"`{question.name}` has no graph: what it was made from required no gradient, or the path was "
+        "cut by `detach`, `no_grad`, `.item()`, `.data` or a cast to integers. Run the cell that makes "
+        f"it under `{WATCH_IT}` to see where."
+    )
+    return GraphFinding("UNREACHED", sentence, WATCH_IT, (question.name,))
+
+
+def _unreached_because(
+    question: Question, names: list[str], cut: Cut | None, *, is_watched: bool
+) -> GraphFinding:
+    groups = by_module(names, question)
+    number = f"{len(names)} parameters" if len(names) > 1 else "a parameter"
+    sentence = f"`{question.name}` does not reach {number}, {listed(groups)}."
+    if cut is not None:
+        why = sentence[:-1] + f": {cut.why}."
+        kind = "CUT" if cut.is_cut else "UNREACHED"
+        return GraphFinding(kind, why, cut.mend, tuple(names), cut.line)
+    if is_watched:
+        sentence += " No operation of the watched cell used "
+        sentence += "them." if len(names) > 1 else "it."
+        return GraphFinding("UNREACHED", sentence, "", tuple(names))
+    sentence += (
+        f" They get no gradient from it. Run the forward under `{WATCH_IT}` to see whether they were "
+        "not used or where the path was cut."
+    )
+    return GraphFinding("UNREACHED", sentence, WATCH_IT, tuple(names))
