@@ -184,6 +184,12 @@ def _out_of_memory(oom: OutOfMemory) -> Iterator[Block]:
     shown = tuple(row for row in rows if not (is_host and isinstance(row[1], Unavailable)))
     place = SHARED_MEMORY if oom.device == SHARED_MEMORY else f"on {oom.device}"
     yield Table((Column(place), Column("size", "bytes")), shown)
+    if oom.device == SHARED_MEMORY:
+        said = (
+            "A loader's workers hand batches over in it: fewer workers or smaller batches need less, "
+            "and a container may be given more (docker run --shm-size)."
+        )
+        yield Text((said,))
     if oom.setting:
         spans: tuple[Span, ...] = (
             "There was enough, but in pieces. Restart the kernel and run this before torch is imported:",
@@ -195,6 +201,5 @@ def _out_of_memory(oom: OutOfMemory) -> Iterator[Block]:
         yield Advice(code_spans(one.what), one.code, one.size_bytes)
     if oom.holdings:
         holders = tuple((one.kind, one.owner, one.size_bytes) for one in oom.holdings)
-        where = "cpu" if oom.device == SHARED_MEMORY else oom.device
-        title = f"{len(holders)} largest holders on {where} now"
+        title = f"{len(holders)} largest holders on {oom.device} now"
         yield Fold(title, (Table(HOLDERS, holders),))

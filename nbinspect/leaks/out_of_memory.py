@@ -70,8 +70,7 @@ def out_of_memory(
         return None
     said = _text(refused)
     device, unallocated = _device(said), _unallocated(said)
-    place = "cpu" if device == SHARED_MEMORY else device
-    here = [one for one in census().storages if one.device == place]
+    here = [one for one in census().storages if one.device == device]
     free, total, allocated = _counters(said, device, sum(one.size_bytes for one in here))
     held = holdings(here)
     return OutOfMemory(
@@ -83,7 +82,7 @@ def out_of_memory(
         unallocated_bytes=unallocated,
         setting=_setting(said, device, unallocated),
         holdings=held[:N_HOLDINGS],
-        let_go=tuple(_first(pinned_bytes.get(place, 0), wasted(here, place), here)),
+        let_go=tuple(_first(pinned_bytes.get(device, 0), wasted(here, device), here)),
     )
 
 

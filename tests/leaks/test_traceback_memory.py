@@ -460,12 +460,16 @@ def test_a_glance_sees_it_wherever_it_is(function, fail):
     ids=["shared memory", "Python"],
 )
 def test_a_refusal_without_a_size_is_told_too(refused, fail):
+    held = torch.ones(256)
     fail(refused)
     assert glance.worth_a_look(1 << 40)
     found = nbinspect.traceback_memory()
     assert found.oom is not None
     assert found.text().startswith(f"Out of {found.oom.device.replace('cpu', 'memory on cpu')}, ")
     assert "in all" in found.text()
+    is_shared = found.oom.device == "shared memory"
+    assert ("workers" in found.text()) == is_shared == (not found.oom.holdings)
+    assert held.ndim == 1
 
 
 def test_a_glance_tells_much_from_little(fail):
