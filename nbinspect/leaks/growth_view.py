@@ -187,12 +187,13 @@ def _notes(report: LeakReport) -> Iterator[str]:
     if isinstance(rest, int) and rest:
         yield (
             f"The process gets {bytes_text(rest)} larger in each repetition that nothing above "
-            "explains: NumPy arrays that are replaced by larger ones, or memory of a library's own."
+            "explains: memory of a library's own, or arrays in a data frame or other object that are "
+            "replaced by larger ones."
         )
     if n := report.graphs_per_run:
         yield (
             f"torch.compile compiled {plain_number(n)} more graph{'s' * (n != 1)} in each "
-            "repetition, and keeps them all. TORCH_LOGS=recompiles says why; `dynamic=True` helps "
+            "repetition, and keeps them all. TORCH_LOGS=recompiles says why; dynamic=True helps "
             "where a size or number changes."
         )
     if any(one.kind == "SAVED_FOR_BACKWARD" and not one.tensors_per_run for one in report.growths):

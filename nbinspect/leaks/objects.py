@@ -44,6 +44,7 @@ WORTH_OF_LIBRARY_BYTES = 16 << 10  # of what no name of the user's keeps
 OTHERS = {*notebook.PLUMBING, "torch", "sys", "gc", "linecache", "multiprocessing"}
 CONTAINERS = (dict, list, tuple, set)
 CALLED = (types.FunctionType, types.MethodType, functools.partial, logging.Handler)
+LOGGER = "logging.getLogger("
 HOOKS = re.compile(r"_hooks$")
 NUMBERS = (int, float, complex, bool, type(None))
 
@@ -176,7 +177,7 @@ def _longer(counts: ObjectCounts, n_runs: int, ours: object) -> Iterator[Growth]
 def _is_worth(holder: str, bytes_per_run: int, least: int = WORTH_BYTES) -> bool:
     """Say whether it is the user's, or much that a library keeps; not torch's or Jupyter's own."""
     root = _root(holder)
-    if _is_users(holder, root):
+    if _is_users(holder, root) or holder.startswith(LOGGER):
         return bytes_per_run >= least
     return root in sys.modules and root not in OTHERS and bytes_per_run >= WORTH_OF_LIBRARY_BYTES
 
@@ -234,6 +235,8 @@ class _Kept(NamedTuple):
         return f"{number} more object{'s' * (self.n != 1)} of type {self.item}"
 
     def _code(self) -> str:
+        if self.holder.startswith(LOGGER) and self.container and is_assignable(self.holder):
+            return f"import logging; {self.holder}.clear()"
         is_users, place = _is_users(self.holder, _root(self.holder)), as_code(self.holder)
         if not is_users or not is_assignable(place) or is_of_library(self.holder):
             return ""

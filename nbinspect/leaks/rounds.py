@@ -16,6 +16,7 @@ from nbinspect.blocks import Reading
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.holders import Census, census
 from nbinspect.leaks.counts import ObjectCounts
+from nbinspect.leaks.variables import sizes_of_variables
 from nbinspect.memory.system import process_bytes
 from nbinspect.memory.tracker import LiveStorage, Tracker
 from nbinspect.ops import OpStream, Site
@@ -36,6 +37,7 @@ class Boundary:
         sizes: (bytes, storages) by device.
         by_line: bytes by device and the line that made them, of what was made under watch.
         n_graphs: how many graphs torch.compile had compiled.
+        variables: bytes of the notebook's variables that are arrays or texts.
         next_node: the number that the next autograd node will get, None if torch does not tell.
     """
 
@@ -45,6 +47,7 @@ class Boundary:
     by_line: dict[Line, int] = field(default_factory=dict)
     n_graphs: int = 0
     next_node: int | None = None
+    variables: dict[str, int] = field(default_factory=dict)
 
 
 class Rounds:
@@ -92,6 +95,7 @@ class Rounds:
         boundary = Boundary(self._tracker.n_met, process_bytes())
         boundary.n_graphs = _torch.n_compiled_graphs()
         boundary.next_node = _torch.next_sequence_number()
+        boundary.variables = sizes_of_variables()
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         lines: dict[Line, int] = defaultdict(int)
         for one in self._tracker.living():

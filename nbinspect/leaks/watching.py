@@ -11,13 +11,21 @@ from itertools import pairwise
 from typing import Any, Self
 
 from nbinspect.blocks import Reading, Unavailable
-from nbinspect.leaks.growth import growths, survivors
+from nbinspect.leaks.growth import Survivor, growths, survivors
 from nbinspect.leaks.in_order import in_order
 from nbinspect.leaks.longer_graphs import longer_graphs
 from nbinspect.leaks.objects import object_growths, python_growths
 from nbinspect.leaks.parts import Parts, part_growths
-from nbinspect.leaks.records import DeviceGrowth, Growth, LeakReport, PartGrowth, unexplained
+from nbinspect.leaks.records import (
+    DeviceGrowth,
+    Growth,
+    LeakReport,
+    ObjectGrowth,
+    PartGrowth,
+    unexplained,
+)
 from nbinspect.leaks.rounds import Rounds, collect
+from nbinspect.leaks.variables import larger_variables
 
 NOT_COLLECTED = Unavailable("nothing was collected; --collect does at the end")
 
@@ -55,8 +63,8 @@ def leakwatch(
     Cost: `n` + `warmup` calls of `fn` at some 20 µs an operation more, a pass over the heap after
     each, one census at the end, and a reference search for each growth. Collects nothing unless
     asked, synchronises nothing.
-    Blind to: memory of a library's own, and NumPy arrays that are replaced by larger ones: the
-    process's size stands beside what is explained. A container counts if it gets longer with every
+    Blind to: memory of a library's own, and arrays in other objects, such as data frames, that are
+    replaced by larger ones: the process's size stands beside what is explained. A container counts if it gets longer with every
     repetition; of lists of numbers only what is larger than 1 MiB.
     Source: a dispatch mode and weak references to storages; ``gc.get_objects``.
     """
@@ -130,14 +138,9 @@ class LeakWatch:
         first = min(self._n_warmup, max(0, n_rounds - 1))
         duration_s = time.monotonic() - rounds.started_s
         everything = survivors(rounds.survivors(), rounds.census())
-        found: tuple[Growth, ...] = ()
-        if n_rounds - first > 1:
-            found = growths(everything, first, n_rounds, rounds.rising_lines(first))
-            found += tuple(longer_graphs(rounds, everything, first))
         objects = object_growths(rounds.objects, first)
+        found = tuple(in_order(self._growths(everything, objects, first)))
         n_compared = n_rounds - first
-        found += tuple(python_growths(rounds.objects, n_compared, objects, found, rounds))
-        found = tuple(in_order(found))
         process = tuple(one.process_bytes for one in rounds.boundaries[first:])
         n_graphs = _graphs_per_run([one.n_graphs for one in rounds.boundaries[first:]])
         rest = unexplained(process, found)
@@ -146,7 +149,7 @@ class LeakWatch:
         if self._collect:
             collected = collect([one.ref for one in everything])
         by_part: tuple[PartGrowth, ...] = ()
-        notes = list(_notes(error, n_compared, found, rounds.failure))
+        notes = list(_notes(error, n_compared, found, rounds.failure, rest))
         if self._isolate is not None and not error:
             try:
                 by_part = part_growths(self._isolate(), self._n, found)
@@ -168,6 +171,21 @@ class LeakWatch:
             graphs_per_run=n_graphs,
         )
 
+    def _growths(
+        self, everything: list[Survivor], objects: tuple[ObjectGrowth, ...], first: int
+    ) -> tuple[Growth, ...]:
+        """Tell what grows: what tensors are held by, graphs, Python objects, variables."""
+        rounds = self._rounds
+        n_rounds = len(rounds.boundaries) - 1
+        found: tuple[Growth, ...] = ()
+        if n_rounds - first > 1:
+            found = growths(everything, first, n_rounds, rounds.rising_lines(first))
+            found += tuple(longer_graphs(rounds, everything, first))
+        found += tuple(python_growths(rounds.objects, n_rounds - first, objects, found, rounds))
+        variables = [one.variables for one in rounds.boundaries[first:]]
+        found += tuple(larger_variables(variables, {one.holder for one in found}))
+        return tuple(sorted(found, key=lambda one: -one.bytes_per_run))
+
     def _devices(self, first: int) -> tuple[DeviceGrowth, ...]:
         boundaries = self._rounds.boundaries[first:]
         names = dict.fromkeys(name for one in boundaries for name in one.sizes)
@@ -181,14 +199,17 @@ class LeakWatch:
         return tuple(sorted(rows, key=lambda one: -one.bytes_per_run))
 
 
-def _notes(error: str, n: int, found: tuple[Growth, ...], failure: str) -> Iterator[str]:
+def _notes(
+    error: str, n: int, found: tuple[Growth, ...], failure: str, rest: Reading
+) -> Iterator[str]:
     if failure:
         yield f"Not every repetition could be looked at: {failure}"
     if error and n < 2:
         yield "It failed too early to tell what grows."
     elif n == 2:
         yield "With 2 repetitions what is kept for one more turn looks like growth."
-    if any(one.state == "garbage" for one in found) and not gc.isenabled():
+    waits = any(one.state == "garbage" for one in found)
+    if (waits or (isinstance(rest, int) and rest)) and not gc.isenabled():
         yield "Python's collector is switched off."
 
 

@@ -154,6 +154,15 @@ CASES = [
         mended=(("(note)", "(note).remove()"),),
     ),
     Case(
+        "a log handler more each time",
+        "import io, logging\ndef run():\n"
+        "    logging.getLogger('growing').addHandler(logging.StreamHandler(io.StringIO()))",
+        "logging.getLogger('growing').handlers",
+        "Python objects kept",
+        items=1,
+        frees=0,
+    ),
+    Case(
         "a default argument as a cache",
         "asked = [0]\ndef encoding(n, *, scale=1, table={}):\n"
         "    return table.setdefault(n, torch.ones(500) * scale)\ndef run():\n"

@@ -148,16 +148,32 @@ def grown(code: str) -> Growth:
 
 def test_a_process_that_grows_is_not_healthy_and_3_repetitions_are_needed_to_tell(grower):
     growing = (
-        "import numpy as np\nrows = np.zeros(0)\ndef run():\n    global rows\n"
-        "    rows = np.concatenate([rows, np.ones(4 << 20)])"
+        "import numpy as np\nheld = types.SimpleNamespace(rows=np.zeros(0))\ndef run():\n"
+        "    held.rows = np.concatenate([held.rows, np.ones(4 << 20)])"
     )
     found = grower.ask(HEAD + growing, n=4, mend=False)
     assert found.error == ""
     assert (found.report["growths"], found.report["healthy"]) == ([], False)
     assert found.text.startswith("No tensor and no list grows over 4 repetitions, but the process")
+    assert "collector is switched off" in found.text  # it is, for what is planted
     report = nbinspect.leakwatch(lambda: None, 2)
     assert isinstance(report.unexplained_bytes_per_run, nbinspect.Unavailable)
     assert report.healthy
+
+
+def test_variables_whose_one_value_gets_larger_are_named(grower):
+    growing = (
+        "import random, numpy as np\nrows, text, log, some = np.zeros(0), '', '', np.zeros(1)\n"
+        "filled, sizes = np.zeros(9), iter([9, 4, 8, 3, 7, 2] * 2)\ndef run():\n"
+        "    global rows, text, log, some\n    rows = np.concatenate([rows, np.ones(50_000)])\n"
+        "    text += 'x' * 100_000\n    log += 'all is well'\n"
+        "    some = np.zeros(next(sizes) * 100_000)\n    filled[3] = 1"
+    )
+    found = grower.ask(HEAD + growing, n=4)
+    assert found.error == ""
+    told = {one["holder"]: one["bytes_per_run"] for one in found.report["growths"]}
+    assert told == {"rows": 400_000, "text": 100_000}, found.text
+    assert found.text.startswith("+391 KiB each run: `rows` gets longer. 1 more grows.")
 
 
 def test_to_compile_again_each_time_is_not_healthy(grower):
