@@ -45,7 +45,8 @@ def assert_no_growth(tolerance_bytes: int = 0) -> Iterator[None]:
 
     Cost: some 20 µs an operation, and a census before and after. Collects nothing, so cycles that
     wait for the collector count.
-    Blind to: memory that is no tensor's.
+    Blind to: memory that is no tensor's; a running total such as ``total += loss`` whose graph gets
+    longer, which only repetitions show (see `leakwatch`).
     Source: a dispatch mode and weak references to storages.
     """
     rounds = Rounds()
