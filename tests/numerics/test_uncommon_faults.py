@@ -389,7 +389,7 @@ def overflowing(module: nn.Module, out: Tensor) -> None:
 
 @pytest.mark.parametrize("light", [False, True], ids=["exact", "light"])
 @pytest.mark.parametrize(
-    ("note", "op"), [(averaged, "div"), (rebound, "div"), (overflowing, "mul")], ids=str
+    ("note", "op"), [(averaged, "div"), (rebound, "div"), (overflowing, "mul")]
 )
 def test_a_spoilt_buffer_is_followed_to_its_operation(note, op, light) -> None:
     """As soon as it happens: the second step of five."""
