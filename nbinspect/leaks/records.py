@@ -239,7 +239,7 @@ class LeakReport(Record):
     error: str
     duration_s: float
     notes: tuple[str, ...] = ()
-    graphs_per_run: float = 0
+    graphs_per_run: float = 0.0
 
     @property
     def bytes_per_run(self) -> int:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbinspect import notebook
-from nbinspect.tensors import is_tensor
 
 MOST_CHARACTERS = 200  # of an error's message
 
@@ -134,6 +133,8 @@ def taken_apart(expression: str) -> TakenApart:
 
 def _is_formula(call: ast.Call) -> bool:
     """Say whether a call works on what was computed in the same expression, as ``x.exp().sum()``."""
+    from nbinspect.tensors import is_tensor
+
     if any(isinstance(one, ast.GeneratorExp) for one in call.args):
         return True
     of = call.func.value if isinstance(call.func, ast.Attribute) else None
@@ -141,6 +142,8 @@ def _is_formula(call: ast.Call) -> bool:
 
 
 def _of_its_variables(tree: ast.expr) -> TakenApart:
+    from nbinspect.tensors import is_tensor
+
     text = ast.unparse(tree)
     known = notebook.user_namespace()
     used = dict.fromkeys(node.id for node in ast.walk(tree) if isinstance(node, ast.Name))

@@ -97,11 +97,16 @@ def test_a_slow_dot_is_killed_with_its_children(fake_dot):
 def test_an_interrupt_kills_it_too(fake_dot):
     place = fake_dot('echo $$ > "$(dirname "$0")/pid"; exec sleep 60')
     before = children()
+    # A process that was started in the background ignores it.
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer = threading.Timer(0.7, os.kill, (os.getpid(), signal.SIGINT))
     timer.start()
-    with pytest.raises(KeyboardInterrupt):
-        layout(CHAIN, timeout_s=30)
-    timer.join()
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            layout(CHAIN, timeout_s=30)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, handler)
     assert children() == before
     assert gone(int((place / "pid").read_text()))
 
