@@ -42,6 +42,8 @@ def test_bars_show_the_right_bytes(open_notebook, artifacts):
     expect(output).to_contain_text("model.weight")
     expect(output).to_contain_text("optimizer.state[model.weight]['exp_avg']")
     expect(output).to_contain_text("Out[2]")
+    lab.dark(False)  # an earlier test may have left the other theme
+    lab.page.wait_for_timeout(300)
     lab.page.screenshot(path=str(artifacts / "gpumem-light.png"))
     lab.dark()
     lab.page.wait_for_timeout(300)
