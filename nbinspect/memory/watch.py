@@ -43,8 +43,8 @@ def memwatch(*, exact: bool = False, eager: bool = False, top: int = 10) -> Memo
     Raises:
         ValueError: `top` is below 1.
 
-    Cost: a census before and after (see `gpumem`), and about 20 µs an operation in between: 1.4x a
-    small transformer's training step, 3.6x one of an MLP that takes 0.7 ms (benchmarks/RESULTS.md).
+    Cost: a census before and after (see `gpumem`), and about 15 µs an operation in between: 1.4x a
+    small transformer's training step, 3.2x one of an MLP that takes 0.7 ms (benchmarks/RESULTS.md).
     Does not synchronise, collect garbage or reset a counter; results are bit-identical.
     Blind to: what kernels allocate inside unless `exact` (a convolution's, LSTM's or sort's), other
     threads' operations, the inside of compiled functions unless `eager`. What ends between two
