@@ -11,6 +11,7 @@ from __future__ import annotations
 import builtins
 import gc
 import importlib
+import itertools
 import os
 import signal
 import sys
@@ -238,25 +239,44 @@ def _line(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
     return f"{name} was {was!r}, is {now!r}"
 
 
-def live_tensors() -> dict[int, weakref.ref[Any]]:
-    """Every tensor that Python's collector knows, held weakly."""
+Refs = Mapping[int, weakref.ref[Any]]
+
+
+def live_tensors() -> Refs:
+    """Every tensor that Python's collector knows, held weakly.
+
+    It knows hundreds of thousands of objects, so no Python code runs for each of them.
+    """
     if (torch := _torch()) is None:
         return {}
-    alive = (o for o in gc.get_objects() if issubclass(type(o), torch.Tensor))
+    objects = gc.get_objects()
+    kinds = set(map(id, _with_subclasses(torch.Tensor)))  # ids: a metaclass may define a hash
+    alive = itertools.compress(objects, map(kinds.__contains__, map(id, map(type, objects))))
     return {id(tensor): weakref.ref(tensor) for tensor in alive}
 
 
-def new_tensors(before: Mapping[int, weakref.ref[Any]]) -> list[str]:
-    """Describe tensors made since `before` that even a collection does not free."""
+def _with_subclasses(kind: type) -> Iterator[type]:
+    yield kind
+    for one in type.__subclasses__(kind):
+        yield from _with_subclasses(one)
 
-    def fresh() -> list[Any]:
-        pairs = [(ref(), before.get(key)) for key, ref in live_tensors().items()]
+
+def new_tensors(before: Refs) -> tuple[list[str], Refs]:
+    """Describe tensors made since `before` that even a collection does not free.
+
+    Returns:
+        The descriptions, and the tensors there are now.
+    """
+
+    def fresh(now: Refs) -> list[Any]:
+        pairs = [(ref(), before.get(key)) for key, ref in now.items()]
         return [t for t, old in pairs if t is not None and (old is None or old() is not t)]
 
-    if not fresh():
-        return []
-    gc.collect()
-    return [f"a live {type(t).__name__} of shape {tuple(t.shape)}" for t in fresh()]
+    now = live_tensors()
+    if fresh(now):
+        gc.collect()
+        now = live_tensors()
+    return [f"a live {type(t).__name__} of shape {tuple(t.shape)}" for t in fresh(now)], now
 
 
 def _wait_for_threads(before: Mapping[str, Any]) -> None:
@@ -274,6 +294,26 @@ def _may_keep_tensors(item: pytest.Item) -> bool:
 
 
 _FAILED = pytest.StashKey[bool]()
+# The tensors after the last test, as long as nothing but a test may have made or freed one since.
+_TENSORS = pytest.StashKey["Refs | None"]()
+
+
+def pytest_fixture_setup(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> None:
+    _forget_tensors(fixturedef, request)
+
+
+def pytest_fixture_post_finalizer(
+    fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
+) -> None:
+    _forget_tensors(fixturedef, request)
+
+
+def _forget_tensors(fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest) -> None:
+    """What serves several tests is set up, or ends, between two of them."""
+    if fixturedef.scope != "function":
+        request.config.stash[_TENSORS] = None
 
 
 @pytest.hookimpl(wrapper=True)
@@ -287,12 +327,16 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 @pytest.fixture(autouse=True)
 def leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     """Compare the process after the test, and after its own fixtures, with what it was."""
-    before, tensors = survey(), live_tensors()
+    stash = request.config.stash
+    before, tensors = survey(), stash.get(_TENSORS, None)
+    tensors = live_tensors() if tensors is None else tensors
+    stash[_TENSORS] = None
     yield
     request.node.funcargs.clear()  # else pytest itself keeps what the test's fixtures returned
     _wait_for_threads(before["threads"])
     left = differences(before, survey())
     if not _may_keep_tensors(request.node):
-        left += new_tensors(tensors)
+        kept, stash[_TENSORS] = new_tensors(tensors)
+        left += kept
     if left:
         pytest.fail("left behind:\n  " + "\n  ".join(left), pytrace=False)

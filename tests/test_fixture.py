@@ -41,6 +41,10 @@ def shell():
 def weights():
     return torch.zeros(3)
 
+@pytest.fixture(scope="module")
+def biases():
+    return torch.zeros(6)
+
 @pytest.fixture
 def inputs():
     return torch.zeros(4)
@@ -118,6 +122,7 @@ MARKS = {
     "no_reason": "@pytest.mark.keeps_tensors()\n",
     "excused": "@pytest.mark.keeps_tensors(reason='the test of the mark itself')\n",
 }
+LATE = "def test_early(): pass\ndef test_late_fixture(biases):\n    assert biases.sum() == 0\n"
 FAILS = "def test_failing():\n    t = torch.zeros(9)\n    assert t.sum() == 1\n"
 
 
@@ -127,7 +132,7 @@ def _source() -> str:
         f"{MARKS.get(name, '')}def test_{name}(shell, weights, inputs):\n    {body}\n"
         for name, body in bodies.items()
     ]
-    return "\n".join([HEAD, *tests, FAILS])
+    return "\n".join([HEAD, *tests, LATE, FAILS])
 
 
 @pytest.fixture(scope="module")
@@ -149,7 +154,7 @@ def verdicts(tmp_path_factory) -> dict[str, str]:
 
 
 def test_every_sample_ran(verdicts):
-    assert verdicts.keys() == {*WRONG, *RIGHT, "failing"}
+    assert verdicts.keys() == {*WRONG, *RIGHT, "early", "late_fixture", "failing"}
 
 
 @pytest.mark.parametrize("name", WRONG)
@@ -164,6 +169,10 @@ def test_lets_pass(verdicts, name):
 
 def test_blames_no_test_for_what_an_earlier_one_left(verdicts):
     assert "Module.extra" not in verdicts["tensor"]
+
+
+def test_a_fixture_of_the_module_that_comes_late_is_not_its_first_tests(verdicts):
+    assert verdicts["late_fixture"] == ""
 
 
 def test_a_failed_test_is_not_blamed_for_the_tensors_of_its_traceback(verdicts):
