@@ -101,7 +101,7 @@ class Writer:
         self.keys: tuple[int, ...] = ()
         self.alone: torch.Tensor | None = None
         self._held: dict[int, torch.Tensor] = {}
-        self._kept = None if light else Kept(desk, exact=exact)
+        self._kept = None if light else Kept(exact=exact)
         self._left: _Left | None = None
         self._has_looked = False
         self._reading: _Reading | None = None
@@ -173,7 +173,7 @@ class Writer:
         key = tuple(map(id, parameters))
         if key != self.keys:
             self.keys = key
-            self._kept = None if self._kept is None else Kept(self._desk, exact=self._exact)
+            self._kept = None if self._kept is None else Kept(exact=self._exact)
         gradients: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         live: list[int] = []

@@ -81,13 +81,15 @@ class _Beside:
 class Kept:
     """Compares gradients with those of the step before, and weights with what they become.
 
+    Each step's tensors are gone through from the last to the first, since backward ends with the
+    first and the optimizer with the last: what was used just now is in the cache.
+
     Args:
-        desk: room for intermediate results.
         exact: take whole tensors, however large.
     """
 
-    def __init__(self, desk: near.Desk, *, exact: bool) -> None:
-        self._desk, self._exact = desk, exact
+    def __init__(self, *, exact: bool) -> None:
+        self._exact = exact
         self._beside: _Beside | None = None
         self._weights: samples.Copies = {}
         self._earlier: dict[int, _Earlier] = {}
@@ -104,7 +106,8 @@ class Kept:
         found = Compared([0.0] * len(places), [0.0] * len(places))
         tiny: list[int] = []
         rest: list[int] = []
-        for n, (gradient, weight) in enumerate(zip(gradients, weights, strict=True)):
+        for n in reversed(range(len(places))):
+            gradient, weight = gradients[n], weights[n]
             if gradient.shape != weight.shape:  # sparse: its places differ by step
                 rest.append(n)
             elif near.is_small(weight) and near.is_small(gradient):
@@ -235,12 +238,12 @@ class Kept:
             norms = row.differences(self._beside.weights)
             found.update(zip(self._beside.places, norms, strict=True))
         rest: list[int] = []
-        for at, weight in own.items():
+        for at, weight in reversed(own.items()):
             if at in found:
                 continue
             room = self._weights[at].room
             if self._is_whole(weight) and room.numel() == weight.numel():
-                found[at] = near.difference(weight, room, self._desk)
+                found[at] = near.difference(weight, room)
             else:
                 rest.append(at)
         if rest:

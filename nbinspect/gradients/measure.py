@@ -53,10 +53,14 @@ def _each(
     all_far: Callable[[list[torch.Tensor]], Sequence[Any]],
     tensors: Sequence[torch.Tensor],
 ) -> list[Any]:
-    """Measure what is small and near together, what is near one by one, and the rest together."""
+    """Measure what is small and near together, what is near one by one, and the rest together.
+
+    The latest ones come first: what has just been written is in the cache.
+    """
     found: list[Any] = [None] * len(tensors)
     tiny, far = [], []
-    for n, one in enumerate(tensors):
+    for n in reversed(range(len(tensors))):
+        one = tensors[n]
         if near.is_small(one):
             tiny.append(n)
         elif near.is_near(one):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from nbinspect.gradients import small
 PART = 1 << 18  # elements for each thread: as many as a usual second-level cache holds
 TYPES = (torch.float32, torch.float64)
 LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
+Marks = np.ndarray[Any, np.dtype[np.bool_]]
 
 
 def is_near(tensor: torch.Tensor) -> bool:
@@ -36,18 +38,17 @@ class Desk:
     """
 
     def __init__(self) -> None:
-        self._rooms: dict[torch.dtype, torch.Tensor] = {}
+        self._marks = np.empty(0, np.bool_)
 
-    def room(self, like: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-        """Give room for as many elements as a flat tensor has."""
-        n, room = like.numel(), self._rooms.get(dtype)
-        if room is None or room.numel() < n:
-            room = self._rooms[dtype] = torch.empty(n, dtype=dtype)
-        return room if room.numel() == n else room[:n]
+    def marks(self, n: int) -> Marks:
+        """Give room for as many truth values."""
+        if len(self._marks) < n:
+            self._marks = np.empty(n, np.bool_)
+        return self._marks[:n]
 
     def clear(self) -> None:
         """Let go of the room."""
-        self._rooms.clear()
+        self._marks = np.empty(0, np.bool_)
 
 
 def _parts(*tensors: torch.Tensor) -> Iterable[Sequence[torch.Tensor]]:
@@ -60,13 +61,15 @@ def _parts(*tensors: torch.Tensor) -> Iterable[Sequence[torch.Tensor]]:
     return [[one[at : at + size] for one in flat] for at in range(0, n, size)]
 
 
+@np.errstate(all="ignore")  # Inf and NaN are what is looked for
 def final(gradient: torch.Tensor, desk: Desk) -> tuple[float, float, float, float, float]:
     """Measure a gradient: norm, sum, lowest, highest, and how many elements are not 0."""
     squares, total, low, high, n_used = 0.0, 0.0, math.inf, -math.inf, 0
     for (part,) in _parts(gradient):
         squares += torch.dot(part, part).item()
         total += part.sum().item()
-        lowest, highest = (one.item() for one in torch.aminmax(part))
+        numbers = part.numpy()  # whose kernels for these are the faster ones
+        lowest, highest = float(numbers.min()), float(numbers.max())
         low = low if low <= lowest or math.isnan(low) else lowest  # once NaN, always NaN
         high = high if high >= highest or math.isnan(high) else highest
         n_used += _count_used(part, desk)
@@ -79,8 +82,9 @@ def nonzeros(gradient: torch.Tensor, desk: Desk) -> float:
 
 
 def _count_used(part: torch.Tensor, desk: Desk) -> int:
-    numbers, used = part.numpy(), desk.room(part, torch.bool).numpy()
-    return int(np.count_nonzero(np.not_equal(numbers, numbers.dtype.type(0), out=used)))
+    numbers = part.numpy()
+    used = np.not_equal(numbers, numbers.dtype.type(0), out=desk.marks(len(numbers)))
+    return int(np.count_nonzero(used))
 
 
 def norm(tensor: torch.Tensor) -> float:
@@ -117,13 +121,11 @@ def copy(tensor: torch.Tensor, room: torch.Tensor) -> float:
     return _root(squares, tensor)
 
 
-def difference(new: torch.Tensor, old: torch.Tensor, desk: Desk) -> float:
-    """Give the norm of the difference of two tensors."""
+@np.errstate(all="ignore")
+def difference(new: torch.Tensor, old: torch.Tensor) -> float:
+    """Give the norm of the difference of two tensors, which takes the place of the second."""
     squares = 0.0
-    for part, before in _parts(new, old):
-        change = torch.sub(part, before, out=desk.room(part, part.dtype))
+    for part, change in _parts(new, old):
+        np.subtract(part.numpy(), change.numpy(), out=change.numpy())
         squares += torch.dot(change, change).item()
-    if LEAST < squares < MOST:
-        return math.sqrt(squares)
-    wide = (torch.dist(part.double(), before.double()).item() for part, before in _parts(new, old))
-    return math.hypot(*wide)
+    return _root(squares, old)
