@@ -36,12 +36,14 @@ class Claim(NamedTuple):
         owner: its name, read from the root.
         why: what saved it, or why it is in a cycle; "" if the kind says it all.
         container: what the owner is an item of, as `Label.container` says it.
+        history: "OUT_HISTORY" or "TRACEBACK" if it is part of an old output, or of the last error.
     """
 
     kind: str
     owner: str
     why: str = ""
     container: str = ""
+    history: str = ""
 
 
 class HeldStorage(NamedTuple):
@@ -197,7 +199,9 @@ class _Taker:
             if kind == "HOOK" and State(reference.child, kind) not in search.arrivals:
                 continue
             label = self._owner(state, reference, kind)
-            claim = Claim(kind, label.text, self._why(state, reference), label.container)
+            history = kind if kind in HISTORY else search.first_kind(state, HISTORY)
+            why = self._why(state, reference)
+            claim = Claim(kind, label.text, why, label.container, history)
             rank = (ORDER[kind], _naming(parent_kind), *whole, search.arrivals[state].cost)
             known = found.get(claim)
             if known is None or rank < known:
@@ -246,7 +250,8 @@ class _Taker:
         kinds = {kind for tensor in tensors for kind in self._search.kinds.get(id(tensor), ())}
         if kinds & {"CYCLE", "OTHER"}:
             return ""
-        return "TRACEBACK" if any(claim.kind == "TRACEBACK" for claim in claims) else "OUT_HISTORY"
+        histories = {claim.history for claim in claims}
+        return "TRACEBACK" if "TRACEBACK" in histories else "OUT_HISTORY"
 
     def _is_held_itself(self, tensor: Any) -> bool:
         """Say whether anything but a view of it holds a tensor."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -217,6 +217,13 @@ class Search:
         parent, child = objects[state.key], objects[reference.child]
         found = self._reader.step(label, parent, child, self._slot(reference), self._name_of).label
         return found if len(found.text) <= LONGEST_NAME else replace(found, text=_cut(found.text))
+
+    def first_kind(self, state: State, kinds: Collection[str]) -> str:
+        """Give the first of `kinds` on the best way back from `state`, "" if none is on it."""
+        at: State | None = state
+        while at is not None and at.kind not in kinds:
+            at = self.arrivals[at].before
+        return at.kind if at is not None else ""
 
     def start_of(self, state: State) -> State:
         """Follow the best way back to where it begins."""

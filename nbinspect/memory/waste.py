@@ -107,7 +107,8 @@ def _forget(name: str) -> str:
 
 def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
     def place(one: HeldStorage) -> str:
-        owner = next((c.owner for c in one.claims if c.kind == "TRACEBACK"), one.claims[0].owner)
+        owners = (c.owner for c in one.claims if c.history == "TRACEBACK")
+        owner = next(owners, one.claims[0].owner)
         return owner.partition(", ")[0] if one.only == "TRACEBACK" else ""
 
     for name, _, size in _grouped(storages, place):

@@ -15,6 +15,11 @@ def big():
     tensor = torch.ones(100, 1000)
     ref = weakref.ref(tensor)
     return tensor
+def graph():
+    global ref
+    x = torch.ones(100, 1000, requires_grad=True)
+    ref = weakref.ref(x)
+    return x.exp().sum()
 def failing(*args):
     tensor = big()
     raise ValueError(1)
@@ -48,6 +53,7 @@ ERRORS = {
         )
     ],
     "in the message": ["error = ValueError(big())\ntry:\n    raise error\nfinally:\n    del error"],
+    "in a graph": ["loss = graph()\ntry:\n    (lambda loss: 1 / 0)(loss)\nfinally:\n    del loss"],
     "kept": ["try:\n    failing()\nexcept ValueError as e:\n    kept = e"],
 }
 
