@@ -87,7 +87,7 @@ class Formulas:
     """
 
     def __init__(self, mode: Any, told: Told, one_at_a_time: AbstractContextManager[Any]) -> None:
-        self._mode = mode
+        self._mode = weakref.ref(mode)  # which holds this
         self._told = told
         self._one_at_a_time = one_at_a_time
         self._ids = _forward_ids()
@@ -129,7 +129,7 @@ class Formulas:
         aside: list[bool] = []
 
         def before(_given: Any) -> None:
-            aside[:] = [_torch.take_off(self._mode)]  # torch puts it back if the node raises
+            aside[:] = [_torch.take_off(self._mode())]  # torch puts it back if the node raises
 
         def after(gave: Any, given: Any) -> None:
             if not aside or not aside.pop():
@@ -137,7 +137,7 @@ class Formulas:
             try:
                 self._tell(_torch.current_autograd_node(), gave, given)
             finally:
-                _torch.put_on(self._mode)
+                _torch.put_on(self._mode())
 
         if len(self._handles) > self._most:
             self._handles = [one for one in self._handles if one.hooks_dict_ref() is not None]
@@ -166,12 +166,12 @@ class Formulas:
         given = list(tensors_in([args, kwargs]))
         differentiates = torch.is_grad_enabled() and any(one.requires_grad for one in given)
         plain = all(type(one) in {torch.Tensor, torch.nn.Parameter} for one in given)
-        if differentiates or not plain or _torch.is_tracing() or not _torch.take_off(self._mode):
+        if differentiates or not plain or _torch.is_tracing() or not _torch.take_off(self._mode()):
             return original(*args, **kwargs)
         try:
             result = original(*args, **kwargs)
             with self._one_at_a_time:
                 self._told(_whole(original.__name__.removeprefix("linalg_")), args, kwargs, result)
         finally:
-            _torch.put_on(self._mode)
+            _torch.put_on(self._mode())
         return result

@@ -12,19 +12,24 @@ def wrap(undo: ExitStack, owner: Any, name: str, around: Callable[[Any, Any, Any
     """Put a function in the place of ``owner.name``, until `undo`.
 
     Args:
-        undo: puts the original back, unless somebody has wrapped ours in turn.
+        undo: puts the original back, unless somebody has wrapped ours in turn; whoever still has
+            ours then calls the original with it, and keeps nothing else alive.
         owner: a module or a class.
         name: the function's name there.
         around: called as ``around(original, args, kwargs)``.
     """
     original = getattr(owner, name)
+    active = [around]
 
     @functools.wraps(original)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        return around(original, args, kwargs)
+        for one in active:
+            return one(original, args, kwargs)
+        return original(*args, **kwargs)
 
     def put_back() -> None:
+        active.clear()
         if vars(owner).get(name) is wrapped:
             setattr(owner, name, original)
 

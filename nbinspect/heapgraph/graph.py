@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections import defaultdict
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
@@ -97,6 +97,8 @@ class HeapGraph:
         for held in (self.objects, self.children, self.parents, self._frames, self._links):
             held.clear()
         self._index.objects.clear()
+        # A dictionary that an earlier look left on a call was held here, so it was not emptied.
+        deque(notebook.running_frames(), maxlen=0)
 
     def tensors(self) -> Iterator[Any]:
         """Yield every live tensor that was found, whoever holds it."""
