@@ -184,6 +184,7 @@ class RunningFrame:
 
     label: str
     values: dict[str, Any]
+    code: CodeType
 
 
 def running_frames() -> Iterator[RunningFrame]:
@@ -200,7 +201,7 @@ def running_frames() -> Iterator[RunningFrame]:
         while frame is not None:
             has_begun = frame.f_lineno is not None
             if has_begun and _has_own_locals(frame) and not _is_plumbing(frame):
-                yield RunningFrame(frame_label(frame) + where, frame_locals(frame))
+                yield RunningFrame(frame_label(frame) + where, frame_locals(frame), frame.f_code)
             frame = frame.f_back
 
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from nbinspect.heapgraph.objects import isinstance_of
-from nbinspect.tensors import class_dict, is_node, is_tensor, mro
+from nbinspect.heapgraph.objects import isinstance_of, own_size
+from nbinspect.tensors import is_node, is_tensor
 
 BASES: tuple[Any, ...] = (list, dict, set, deque)
 MOST_ITEMS = 1000  # that are looked at, of all the new ones
@@ -130,12 +130,3 @@ def _parts(values: Iterable[Any]) -> list[Any]:
     parts = gc.get_referents(*values)
     arrays = (one for one in values if isinstance_of(one, np.ndarray))
     return parts + [one.base for one in arrays if one.base is not None]
-
-
-def own_size(value: Any) -> int:
-    """Give an object's own bytes as its type says them, if that is no code of the user's."""
-    for base in mro(type(value)):
-        method = class_dict(base).get("__sizeof__")
-        if type(method) is types.MethodDescriptorType:
-            return int(method(value))
-    return 0

@@ -20,11 +20,11 @@ import psutil
 
 from nbinspect import notebook
 from nbinspect.heapgraph.letting_go import is_assignable
-from nbinspect.heapgraph.objects import instance_dict, isinstance_of
+from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_bytes
 from nbinspect.heapgraph.resolving import as_code, is_of_library
 from nbinspect.leaks.containers import base_of
 from nbinspect.leaks.counts import ObjectCounts
-from nbinspect.leaks.lengths import Longer, bytes_per_run, new_items, own_size
+from nbinspect.leaks.lengths import Longer, bytes_per_run, new_items
 from nbinspect.leaks.owners import pieces
 from nbinspect.leaks.patterns import HOOK_AGAIN, Pattern, sentence
 from nbinspect.leaks.records import Growth, ObjectGrowth
@@ -94,8 +94,7 @@ def _size(value: Any) -> int:
     if process is not None:
         size = proportional_bytes(process)
         return size if isinstance(size, int) else 0
-    own = instance_dict(value)
-    return own_size(value) + (sys.getsizeof(own) if own is not None else 0)
+    return own_bytes(value)
 
 
 def _chain(box: list[Any], one: ObjectGrowth) -> str:

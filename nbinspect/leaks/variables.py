@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 
 from nbinspect import notebook
-from nbinspect.heapgraph.objects import isinstance_of
-from nbinspect.leaks.lengths import own_size
+from nbinspect.heapgraph.objects import isinstance_of, own_size
 from nbinspect.leaks.records import LEAST_RISES, Growth
 
 LARGER = (np.ndarray, str, bytes, bytearray)

@@ -219,6 +219,9 @@ def _weighed(search: Backward, chains: list[Chain]) -> Iterator[Chain]:
     for chain in chains:
         links: list[Link] = []
         for link in chain.links:
+            if not link.key:  # a running call, or several boxes' worth of nodes
+                links.append(link)
+                continue
             if link.key in search.objects and link.key not in known and time.monotonic() < end:
                 known[link.key] = freed_with(search, [link.key], MOST_BELOW_ONE)
             value = search.objects.get(link.key)

@@ -17,18 +17,15 @@ from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import BYTES, HOOKS, SAME_BYTES, TENSOR_HOOKS, Reference
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, slots_of
 from nbinspect.referrers.backward import Backward
+from nbinspect.referrers.links import link_to, link_to_call
 from nbinspect.referrers.records import Chain, Link
 from nbinspect.referrers.spelling import as_code
 from nbinspect.tensors import (
     class_dict,
     class_name,
-    describe,
-    device_of,
-    is_node,
     is_tensor,
     mro,
     node_name,
-    storage_bytes,
 )
 
 FOLDED = {"attribute", "item"}  # steps that only lengthen the name of the link they start from
@@ -86,7 +83,7 @@ class Narrator:
     def _from_frame(self, start: Reference) -> Chain:
         frame = self._search.frames[-start.parent - 1]
         name = next(k for k, value in frame.values.items() if id(value) == start.child)
-        first = Link(frame.label, "other", "frame")
+        first = link_to_call(frame)
         label = Label(f"variable {name}")
         held = self._link(label, "frame", start.child)
         path = self._path(start.child)
@@ -128,7 +125,7 @@ class Narrator:
         """Read a way that begins at an object of a cycle."""
         start = self._search.objects[path[0].parent]
         label = Label(short_name(start))
-        first = Link(f"cycle of {label.text}", "other", class_name(type(start)))
+        first = link_to(start, f"cycle of {label.text}")
         links = self._along(path, [first], label)
         return Chain(f"cycle of {label.text}", links, self._steps(path))
 
@@ -224,13 +221,7 @@ class Narrator:
         return step
 
     def _link(self, label: Label, edge: str, key: int) -> Link:
-        value, text = self._search.objects[key], _shown(label)
-        if is_tensor(value):
-            kind, size = f"{class_name(type(value))} {describe(value)}", storage_bytes(value)
-        else:
-            kind, size = node_name(value) if is_node(value) else class_name(type(value)), None
-        device = device_of(value)
-        return Link(text, edge, kind, size, key, text, label.container, device=device)
+        return link_to(self._search.objects[key], _shown(label), edge, label.container)
 
     def _name_of(self, value: Any) -> str | None:
         """Name a dictionary's key that is an object, e.g. the parameter in an optimizer's state."""

@@ -12,6 +12,7 @@ from nbinspect.heapgraph.go_betweens import SUSPENDED
 from nbinspect.heapgraph.objects import isinstance_of
 from nbinspect.tensors import class_dict, class_name, is_node, is_tensor
 
+CALLS = (*SUSPENDED, types.FrameType, types.TracebackType)
 MOST_BEFORE = 64  # nodes looked at to see whether they are of one thread
 
 
@@ -76,7 +77,7 @@ def object_origin(value: Any) -> Origin:
     where = notebook.source_line(code, code.co_firstlineno)
     if isinstance_of(value, type):  # whose own line is not known
         return Origin(where.cell, f"defined in {where.file or f'In[{where.cell}]'}")
-    what = f"runs {code.co_name}(), " if isinstance_of(value, *SUSPENDED) else ""
+    what = f"runs {code.co_name}(), " if isinstance_of(value, *CALLS) else ""
     return Origin(where.cell, f"{what}defined in {where.label}")
 
 
@@ -88,6 +89,11 @@ def _code_of(value: Any) -> types.CodeType | None:
         return code
     if isinstance_of(value, type):
         return _first_method(value)
+    if isinstance_of(value, types.TracebackType):
+        value = value.tb_frame
+    if isinstance_of(value, types.FrameType):
+        running: types.CodeType = value.f_code
+        return running
     if isinstance_of(value, *SUSPENDED):
         prefix = {types.GeneratorType: "gi", types.CoroutineType: "cr"}.get(type(value), "ag")
         found: types.CodeType = getattr(value, f"{prefix}_code")

@@ -32,6 +32,8 @@ class Link:
             with, that its code was typed into, that computed it; None if that is not known.
         origin: which of these, in words, or a file and line; "" if it is not known.
         device: of a tensor, as ``str(torch.device)``; "" for anything else.
+        own_bytes: of anything but a tensor: its own bytes and its attributes' dictionary's, without
+            what they hold; None if they are not known, as an autograd node's are not.
     """
 
     label: str
@@ -45,6 +47,7 @@ class Link:
     cell: int | None = None
     origin: str = ""
     device: str = ""
+    own_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import gc
-import sys
 from typing import Any
 
 from nbinspect.heapgraph.graph import collector_paused
-from nbinspect.heapgraph.objects import isinstance_of
+from nbinspect.heapgraph.objects import own_bytes
 from nbinspect.referrers.answer import refchain
 from nbinspect.referrers.records import ReferenceReport, ReferenceSurvey
 from nbinspect.tensors import class_name, describe, is_tensor, looking, mro, storage_bytes
-
-SIZED = (list, dict, set, frozenset, tuple)
 
 
 def refchain_largest(type_name: str, n: int = 5) -> ReferenceSurvey:
@@ -53,10 +50,7 @@ def _size(value: Any) -> int:
     """Give an object's own bytes, asking no method of the user's."""
     if is_tensor(value):
         return storage_bytes(value) or 0
-    if isinstance_of(value, *SIZED):
-        base = next(kind for kind in SIZED if isinstance_of(value, kind))
-        return int(base.__sizeof__(value))
-    return sys.getsizeof(value) if type(value).__module__ == "builtins" else 0
+    return own_bytes(value)
 
 
 def _report(value: Any) -> ReferenceReport:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import gc
 import io
 import typing
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -20,16 +21,15 @@ from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
 from nbinspect.heapgraph.roots import roots
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.garbage import freed_with
-from nbinspect.referrers.origins import name_origin, origin_of
-from nbinspect.referrers.view import details
+from nbinspect.referrers.links import link_to, link_to_call
+from nbinspect.referrers.origins import origin_of
+from nbinspect.referrers.records import Link
+from nbinspect.referrers.view import box
 from nbinspect.tensors import (
     class_name,
-    describe,
-    device_of,
     is_node,
     is_tensor,
     looking,
-    storage_bytes,
 )
 
 if typing.TYPE_CHECKING:
@@ -151,17 +151,28 @@ def _owner(search: Backward, wanted: int) -> Any:
     return None
 
 
+class _Seen(NamedTuple):
+    """A holder as it was seen: nothing here refers to it, so that its own references are counted."""
+
+    link: Link
+    arrow: str
+    type_name: str = ""
+    role: Literal["root", "holder"] = "root"
+    variable: str = ""
+
+
 def _boxes(
     search: Backward, key: str
 ) -> tuple[tuple[GraphNode, ...], tuple[GraphEdge, ...], tuple[tuple[int, str], ...]]:
     (target,) = search.targets
-    reader, nodes, edges, ids = Reader(), list[GraphNode](), list[GraphEdge](), []
+    nodes, edges, ids = list[GraphNode](), list[GraphEdge](), []
     references = list({one.parent: one for one in search.parents[target]}.values())
-    for reference in references[:MOST_HOLDERS]:
-        node, edge, name = _box(search, reader, reference, key)
-        nodes.append(node)
-        edges.append(edge)
-        ids.append((reference.parent, name))
+    for one, seen in _seen(search, references[:MOST_HOLDERS]):
+        own = f"{key}/{one.parent}"
+        link = _weighed(search, seen) if one.parent > 0 else seen.link
+        nodes.append(box(link, own, seen.role, can_unfold=seen.role == "holder"))
+        edges.append(GraphEdge(own, key, seen.arrow))
+        ids.append((one.parent, seen.type_name))
     more = len(references) - MOST_HOLDERS
     if more > 0:
         nodes.append(GraphNode(f"{key}/more", f"{more} more", "", "stub"))
@@ -170,30 +181,34 @@ def _boxes(
     return tuple(nodes), tuple(edges), tuple(ids)
 
 
-def _box(
-    search: Backward, reader: Reader, reference: Reference, key: str
-) -> tuple[GraphNode, GraphEdge, str]:
-    own = f"{key}/{reference.parent}"
+def _seen(search: Backward, references: list[Reference]) -> list[tuple[Reference, _Seen]]:
+    reader = Reader()  # refers to keys of dictionaries, so it must go before references are counted
+    return [(one, _look(search, reader, one)) for one in references]
+
+
+def _look(search: Backward, reader: Reader, reference: Reference) -> _Seen:
     child = search.objects[reference.child]
     if reference.parent < 0:
         frame = search.frames[-reference.parent - 1]
         name = next(k for k, value in frame.values.items() if value is child)
-        node = GraphNode(own, frame.label, "running call", "root", "FRAME")
-        return node, GraphEdge(own, key, f"variable {name}"), ""
+        return _Seen(link_to_call(frame), f"variable {name}")
     root = search.roots.get(reference.parent)
     holder: Any = search.objects.get(reference.parent, search.root_objects.get(reference.parent))
     label = root.label if root is not None else Label("")
     step = reader.step(label, holder, child, reference.slot, short_name)
-    kind = class_name(type(holder))
-    if root is not None:
+    kind, text = class_name(type(holder)), step.label.text
+    if root is not None:  # the box stands for the variable, so for what it is bound to
         is_users = reference.parent == id(notebook.user_namespace())
-        origin = name_origin(step.label.text).text if is_users else ""
-        detail = details("", None, origin)
-        node = GraphNode(own, step.label.text, "variable", "root", "VARIABLE", None, detail)
-        return node, GraphEdge(own, key), kind
-    name, size = short_name(holder), storage_bytes(holder) if is_tensor(holder) else None
-    shown = f"{kind} {describe(holder)}" if is_tensor(holder) else kind if kind != name else ""
-    freed = freed_with(search, [reference.parent], MOST_BELOW)
-    detail = details(device_of(holder), freed, origin_of(holder).text)
-    node = GraphNode(own, name, shown, "holder", "OTHER", size, detail, can_unfold=True)
-    return node, GraphEdge(own, key, step.label.text.strip(" ,") or reference.slot), kind
+        return _Seen(link_to(child, text), "", kind, "root", text if is_users else "")
+    link = link_to(holder, short_name(holder))
+    return _Seen(link, text.strip(" ,") or reference.slot, kind, "holder")
+
+
+def _weighed(search: Backward, seen: _Seen) -> Link:
+    """Add what would go with an object, and where it is from."""
+    key = seen.link.key
+    freed = freed_with(search, [key], MOST_BELOW)
+    origin = origin_of(search.objects[key], seen.variable)
+    return dataclasses.replace(
+        seen.link, retained_bytes=freed, cell=origin.cell, origin=origin.text
+    )

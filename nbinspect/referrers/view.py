@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
+from typing import Literal
 
 from nbinspect.blocks import (
     Advice,
@@ -21,7 +23,7 @@ from nbinspect.blocks import (
 )
 from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
 from nbinspect.referrers.sentence import headline
-from nbinspect.render.format import bytes_text
+from nbinspect.render.format import bytes_text, exact_bytes
 
 NAMED_EDGES = {"attribute", "item", "other"}  # the next box says how it is held
 HUES = {
@@ -77,18 +79,50 @@ def _target(report: ReferenceReport) -> GraphNode:
     kind = (
         report.description if report.size_bytes is None else report.description.partition(", ")[0]
     )
-    last = report.chains[0].links[-1] if report.chains else Link("", "other", "")
-    origin = report.origin or last.origin
-    if report.chains and not origin:
-        origin = "which cell made it is not known"
-    detail = details(report.device, last.retained_bytes, origin)
-    return GraphNode("target", report.name, kind, "target", "VARIABLE", report.size_bytes, detail)
+    size, detail = report.size_bytes, tuple[str, ...]()
+    if report.chains:
+        last = report.chains[0].links[-1]
+        known = dataclasses.replace(
+            last, size_bytes=size, device=report.device, origin=report.origin or last.origin
+        )
+        detail = _details(known)
+    return GraphNode("target", report.name, kind, "target", "VARIABLE", size, detail)
 
 
-def details(device: str, retained_bytes: int | None, origin: str) -> tuple[str, ...]:
-    """Say where a box's object lies, what would go with it, and where it is from."""
-    freed = f"{bytes_text(retained_bytes)} would be freed with it" if retained_bytes else ""
-    return tuple(line for line in (f"on {device}" if device else "", freed, origin) if line)
+def box(
+    link: Link, key: str, role: Literal["root", "holder"], *, can_unfold: bool = False
+) -> GraphNode:
+    """Draw one holder, with all that is known of it for those who point at it."""
+    label, kind = link.label.lower(), link.type_name.lower()
+    is_said = label.endswith(kind) or label.startswith(f"{kind} ")  # function train, frame f()
+    hue = HUES.get(link.edge, "OTHER")
+    return GraphNode(
+        key,
+        link.label,
+        "" if is_said else link.type_name,
+        role,
+        hue,
+        link.size_bytes,
+        _details(link),
+        can_unfold,
+    )
+
+
+def _details(link: Link) -> tuple[str, ...]:
+    """Say what a box's own bytes do not: its device, what would go with it, where it is from."""
+    if not link.type_name:  # it stands for several
+        return ()
+    own = "" if link.size_bytes is not None else "its own bytes are not known"
+    if link.own_bytes is not None:
+        own = f"{exact_bytes(link.own_bytes)} by itself"
+    freed = "what would be freed with it is not known"
+    if link.retained_bytes is not None:
+        n_bytes = link.retained_bytes
+        freed = f"{bytes_text(n_bytes) if n_bytes else 'no tensor'} would be freed with it"
+    origin = link.origin or "which cell made it is not known"
+    return tuple(
+        line for line in (own, f"on {link.device}" * bool(link.device), freed, origin) if line
+    )
 
 
 def _draw(
@@ -101,12 +135,7 @@ def _draw(
     keys = []
     for number, link in enumerate(holders):
         key = f"{link.key}:{link.label}" if link.key else f"{chain.root}:{number}:{link.label}"
-        role = "root" if number == 0 else "holder"
-        hue = HUES.get(link.edge, "OTHER")
-        kind = "" if link.label.endswith(link.type_name) else link.type_name
-        size, detail = link.size_bytes, details(link.device, link.retained_bytes, link.origin)
-        node = GraphNode(key, link.label, kind, role, hue, size, detail)  # type: ignore[arg-type]  # mypy widens the literal
-        nodes.setdefault(key, node)
+        nodes.setdefault(key, box(link, key, "holder" if number else "root"))
         keys.append(key)
     names = [
         *(link.edge if link.edge not in NAMED_EDGES else "" for link in holders[1:]),

@@ -25,6 +25,10 @@ import sys; print(sys.getrefcount(t), t._use_count())
 """
 EXPLORE = "nbinspect.explore(nbinspect.refchain(t, name='t', all=True), t)"
 DROP = "losses.clear(); cache.kept.clear(); del t"
+LIST_FACTS = re.compile(r"^list · \d+ bytes by itself · .+ would be freed with it · ")
+ALL_FACTS = re.compile(
+    r"byte.+ would be freed with it · .*(In\[\d\]|which cell made it is not known)"
+)
 COUNT = "print(sys.getrefcount(t), t._use_count())"
 
 
@@ -84,12 +88,20 @@ def test_clicks_unfold_three_levels_and_fold_again(open_notebook, artifacts):
     expect(box(lab, "list")).to_have_count(1)
     expect(target).to_have_attribute("aria-expanded", "true")
     box(lab, "list").hover()
+    expect(facts).to_have_text(LIST_FACTS)
     shoot(lab, artifacts, "hover-dark")
     lab.dark(False)
     box(lab, "list").click()
     expect(box(lab, "dict")).to_have_count(1)
     box(lab, "dict").first.click()
     expect_answer(lab)
+    for one in lab.page.locator(".nbg-stage .nbi-node:not(.nbi-stub)").all():
+        one.hover()
+        expect(facts).to_contain_text(ALL_FACTS)
+    box(lab, "dict").last.hover()
+    shoot(lab, artifacts, "hover-unfolded-light")
+    shoot(lab, artifacts, "hover-unfolded-dark")
+    lab.dark(False)
     expect(lab.page.locator(".nbg-said")).to_contain_text(re.compile(r"\d new|already"))
     assert len(labels(lab)) >= len(first) + 3
     assert len(

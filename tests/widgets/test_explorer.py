@@ -6,6 +6,7 @@ import sys
 import threading
 import weakref
 import xml.etree.ElementTree as ET
+from typing import ClassVar
 
 import comm
 import pytest
@@ -95,6 +96,99 @@ def test_three_levels_unfold_and_fold_again(explore):
     click(explorer, "target")
     assert explorer.picture["svg"] == first
     assert explorer.picture["unfolded"] == []
+
+
+def hover(explorer: GraphExplorer, words: str) -> list[str]:
+    """Give what is said of a box to who points at it, one fact a line."""
+    title = boxes(explorer)[key_of(explorer, words)].find(f"{SVG}title")
+    return title.text.split("\n")
+
+
+class Talkative(list):
+    """All that it can be asked is its user's code."""
+
+    asked: ClassVar[list[str]] = []
+
+    def _ask(self, *_: object) -> int:
+        self.asked.append("asked")
+        return 1
+
+    __sizeof__ = __len__ = __repr__ = __str__ = __iter__ = __getitem__ = __hash__ = _ask
+    __class__ = property(_ask)
+
+
+def plant_talkative() -> weakref.ref:
+    shelf.kept = {"k": Talkative([torch.ones(64, 256)])}
+    return weakref.ref(list.__getitem__(shelf.kept["k"], 0))
+
+
+def test_every_box_says_what_it_is_its_bytes_what_goes_with_it_and_its_cell(explore):
+    explorer = explore(plant_talkative())
+    for at in ("t", "Talkative", "dict"):
+        click(explorer, key_of(explorer, at))
+        assert explorer.picture["error"] == ""
+    unknown = "which cell made it is not known"
+    goes = "64.0 KiB would be freed with it"
+    size = list.__sizeof__(shelf.kept["k"]) + sys.getsizeof(vars(shelf.kept["k"]))
+    assert hover(explorer, "Talkative") == ["Talkative", f"{size} bytes by itself", goes, unknown]
+    size = sys.getsizeof(shelf.kept)
+    assert hover(explorer, "dict") == ["dict", f"{size} bytes by itself", goes, unknown]
+    assert hover(explorer, "t") == [
+        *("t", "64x256 float32", "65\u202f536 bytes", "on cpu"),
+        *(goes, unknown),
+    ]
+    assert Talkative.asked == []
+
+
+def test_a_box_says_the_same_whether_it_was_there_first_or_was_unfolded(explore):
+    leaf = torch.ones(8, requires_grad=True)
+    losses.append((leaf**2).sum())
+    names, target = "tests.widgets.test_explorer", weakref.ref(leaf)
+    del leaf
+    explorer = explore(target)
+    first = hover(explorer, f"{names}.losses[0]"), hover(explorer, "PowBackward0")
+    assert first[0][1:3] == ["Tensor scalar float32", "4 bytes"]
+    assert first[0][-2:] == ["36 B would be freed with it", "which cell made it is not known"]
+    assert first[1][1:] == [
+        *("its own bytes are not known", "32 B would be freed with it"),
+        "which cell made it is not known",
+    ]
+    before = {node.key: (node.size_bytes, node.detail) for node in explorer._growing.graph().nodes}
+    for at in ("t", "PowBackward0", "grad_fn SumBackward0"):
+        click(explorer, key_of(explorer, at))
+        found = explorer._growing.found.pop(key_of(explorer, at)).nodes
+        same = [node for node in found if node.key in before]
+        assert same, "the chain leads through one of them"
+        assert [(one.size_bytes, one.detail) for one in same] == [before[one.key] for one in same]
+
+
+def test_a_variable_and_a_running_call_say_it_too(explore):
+    def hold() -> GraphExplorer:
+        held = [torch.ones(16)]
+        explorer = explore(lambda: held[0])
+        click(explorer, "target")
+        click(explorer, key_of(explorer, "list"))
+        return explorer
+
+    explorer = hold()
+    assert explorer.picture["error"] == ""
+    calls = [k for k, b in boxes(explorer).items() if b.get("aria-label").startswith("frame hold")]
+    assert calls, "both the first picture and the unfolded one show it"
+    for key in calls:
+        facts = boxes(explorer)[key].find(f"{SVG}title").text.split("\n")[1:]
+        assert facts[:2] == [
+            "its own bytes are not known",
+            "what would be freed with it is not known",
+        ]
+        assert facts[2].startswith("defined in ")
+        assert "test_explorer.py" in facts[2]
+    shelf.kept = [torch.ones(16)]
+    losses.append(shelf.kept)
+    explorer = explore(lambda: losses)
+    click(explorer, "target")
+    said = hover(explorer, "tests.widgets.test_explorer.losses")
+    assert f"{sys.getsizeof(losses)} bytes by itself" in said
+    assert "no tensor would be freed with it" in said, "the shelf has it too"
 
 
 def test_an_object_has_one_box_whichever_way_it_was_found(explore):
