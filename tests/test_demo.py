@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import nbformat
-from nbconvert import HTMLExporter
-
 NOTEBOOKS = Path(__file__).parent.parent / "notebooks"
 
 
 def page(template: str) -> str:
+    import nbformat  # its schemas are 100,000 objects, which each inspector would look through
+    from nbconvert import HTMLExporter
+
     output = nbformat.v4.new_output("display_data", {"text/html": "<b>4.00 MiB</b>"})
     cells = [
         nbformat.v4.new_markdown_cell("# A tour"),

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import nbformat
 import pytest
-from nbclient import NotebookClient
+
+if TYPE_CHECKING:
+    import nbformat
 
 TOUR = Path(__file__).parent.parent / "notebooks" / "tour.ipynb"
 
 
 @pytest.fixture(scope="module")
 def tour() -> list[nbformat.NotebookNode]:
+    import nbformat  # its schemas are 100,000 objects, which each inspector would look through
+    from nbclient import NotebookClient
+
     notebook = nbformat.read(TOUR, as_version=4)
     NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
     return [cell for cell in notebook.cells if cell.cell_type == "code"]

@@ -7,17 +7,19 @@ import math
 import warnings
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo.core import OpInfo
+from hypothesis import settings
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 from torch.utils._pytree import tree_leaves, tree_map
 
 from nbinspect import graphwatch, memwatch, nanwatch
 from nbinspect.numerics.margins import HeadroomWatch
+
+if TYPE_CHECKING:
+    from torch.testing._internal.opinfo.core import OpInfo
 
 N_SAMPLES = 2
 ENOUGH = 0.95  # of the entries; the others differ from run to run without us
@@ -32,6 +34,15 @@ BY_TWO_WAYS = {
     torch.complex64: {"prod", "cumprod", "linalg_eigh", "linalg_pinv", "pinverse"},
 }  # fmt: skip
 START = torch.get_rng_state()
+
+
+@pytest.fixture(scope="module")
+def op_db() -> list[OpInfo]:
+    """Load the database: 250,000 objects, which each inspector of a test would look through."""
+    from torch.testing._internal.common_methods_invocations import op_db
+
+    settings.load_profile("nbinspect")  # torch's test tools have loaded another
+    return op_db
 
 
 def bits(value: Any) -> Any:
@@ -140,7 +151,7 @@ def varies(call: Callable[..., Any], sample: Any, plain: list[Any]) -> bool:
 @pytest.mark.timeout(900)
 @pytest.mark.keeps_tensors(reason="torch's database keeps samples itself")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
-def test_same_bits(dtype: torch.dtype) -> None:
+def test_same_bits(op_db: list[OpInfo], dtype: torch.dtype) -> None:
     known = [(op, dtype_of(op, dtype)) for op in op_db]
     found = {
         op.formatted_name: check(op, own, light=i % 10 == 0)
@@ -164,7 +175,9 @@ WATCHES = {
 @pytest.mark.keeps_tensors(reason="torch's database keeps samples itself")
 @pytest.mark.parametrize("watch", WATCHES)
 @pytest.mark.parametrize("dtype", BY_TWO_WAYS, ids=str)
-def test_same_bits_where_torch_has_two_ways(dtype: torch.dtype, watch: str) -> None:
+def test_same_bits_where_torch_has_two_ways(
+    op_db: list[OpInfo], dtype: torch.dtype, watch: str
+) -> None:
     """Also of gradients below 0 and infinite ones, and where torch refuses."""
     runs, known = [], {op.formatted_name: op for op in op_db}
     for name in BY_TWO_WAYS[dtype]:
@@ -198,7 +211,7 @@ WITHOUT_VECTORS = {
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.keeps_tensors(reason="torch's database keeps samples itself")
 @pytest.mark.parametrize("watch", WATCHES)
-def test_same_bits_without_vectors(watch: str) -> None:
+def test_same_bits_without_vectors(op_db: list[OpInfo], watch: str) -> None:
     runs, known = [], {op.formatted_name: op for op in op_db}
     for name, call in WITHOUT_VECTORS.items():
         for dtype in (torch.float32, torch.complex64):
