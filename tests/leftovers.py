@@ -268,15 +268,13 @@ def new_tensors(before: Refs) -> tuple[list[str], Refs]:
         The descriptions, and the tensors there are now.
     """
 
-    def fresh(now: Refs) -> list[Any]:
-        pairs = [(ref(), before.get(key)) for key, ref in now.items()]
-        return [t for t, old in pairs if t is not None and (old is None or old() is not t)]
-
     now = live_tensors()
-    if fresh(now):
-        gc.collect()
-        now = live_tensors()
-    return [f"a live {type(t).__name__} of shape {tuple(t.shape)}" for t in fresh(now)], now
+    fresh = [ref for key, ref in now.items() if key not in before or before[key]() is not ref()]
+    for generation in (1, 2):  # nearly all that is garbage is young
+        if any(ref() is not None for ref in fresh):
+            gc.collect(generation)
+    left = [tensor for ref in fresh if (tensor := ref()) is not None]
+    return [f"a live {type(t).__name__} of shape {tuple(t.shape)}" for t in left], now
 
 
 def _wait_for_threads(before: Mapping[str, Any]) -> None:
