@@ -31,8 +31,10 @@ help:
 lab: .venv/.lab
 	$(python) -m jupyterlab $(tour) $(ARGS)
 
+# In the order of the folders: by itself xdist leaves for last the files of few tests, of which those
+# in a browser take longest, and one process would wait for the other.
 test: lint
-	$(python) -m pytest --numprocesses $(JOBS) --dist loadfile $(ARGS)
+	$(python) -m pytest --numprocesses $(JOBS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 lint: .venv/.test
 	$(python) -m ruff check .
