@@ -24,7 +24,14 @@ def told(found: Answer, n: int) -> str:
     return f"{found.report['verdict']} {root} {chain}"
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def imports_the_compiler(case: Case) -> bool:
+    """As a first optimizer does, which doubles the objects that each later answer looks through."""
+    return "torch.optim" in case.code
+
+
+@pytest.mark.parametrize(
+    "case", sorted(CASES, key=imports_the_compiler), ids=lambda case: case.name
+)
 def test_planted(asker: Asker, case: Case) -> None:
     found = asker.ask(case.code, mends=case.mends)
     assert found.error == ""
