@@ -85,7 +85,7 @@ def test_every_answer_is_there_as_text_and_as_html(tour):
 def test_a_chain_leads_through_the_graph_to_the_list(tour):
     asked = next(cell for cell in tour if "%refchain hidden" in cell.source)
     answer = " ".join(shown(asked).split())
-    assert "is alive because `losses[0]` -> `grad_fn" in answer
+    assert "is alive because the graph of `losses[0]` saved a view of it for backward." in answer
     assert "references explained" in answer
     assert "losses[:] = [one.detach() for one in losses]" in answer
 

@@ -8,6 +8,7 @@ from nbinspect.gradients.records import GradientFinding, Kind, Rules
 from nbinspect.gradients.rules import Broken
 from nbinspect.gradients.step_records import ParameterName
 from nbinspect.records import as_code
+from nbinspect.render.format import count
 
 ORDER: tuple[Kind, ...] = (
     "NAN",
@@ -75,6 +76,8 @@ def _chosen(kind: Kind, what: Broken, about: Sequence[ParameterName]) -> int | N
 def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> str:
     match kind:
         case "NAN":
+            if not name:
+                return "no gradient of that step is."
             return f"backward made it NaN or infinite{_others(', as it did {}', n_others)}."
         case "EXPLODING":
             return (
@@ -83,8 +86,9 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
             )
         case "VANISHING":
             return (
-                f"per element its gradient is 10^{what.value:.1f} times smaller than those of the last "
-                "layers, and it falls from layer to layer: the depth is the cause, not convergence."
+                f"per element its gradient is {_power_of_ten(what.value)} times smaller than those of "
+                "the last layers, and it falls from layer to layer: the depth is the cause, not "
+                "convergence."
             )
         case "DEAD":
             return (
@@ -113,6 +117,12 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
                 f"it skipped {what.n_steps} steps running, so the Inf or NaN does not come from the "
                 "loss scale."
             )
+
+
+def _power_of_ten(decades: float) -> str:
+    """Write how many times that is, as long as it can be read at a glance."""
+    rounded = round(10**decades, -int(decades))
+    return count(int(rounded)) if decades < 7 else f"10^{decades:.0f}"
 
 
 def _others(words: str, number: int) -> str:

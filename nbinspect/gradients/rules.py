@@ -74,7 +74,8 @@ class Group:
         sizes: how many numbers each has.
         reached: which of them backward has reached at any time.
         n_steps: how many steps any of them was reached in.
-        first: the first of these.
+        n_without: how many steps were made in which none of them had a gradient.
+        first: the first of those, or else of these.
         early: the norms of the first steps.
         recent: those of the last ones.
     """
@@ -87,7 +88,7 @@ class Group:
         self.biases = np.asarray([one.name.endswith("bias") for one in own], bool)
         self.sizes = np.asarray([one.n_elements for one in own], np.float64)
         self.reached = np.zeros(len(own), bool)
-        self.n_steps, self.first = 0, index
+        self.n_steps, self.n_without, self.first = 0, 0, index
         self.early: list[float] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
 
@@ -133,6 +134,8 @@ class Health:
             group.first = group.first if group.n_steps else figures.index
             group.n_steps += 1
             group.reached |= reached
+        elif not packed.has(rows, packed.HAS_GRADIENT).any():
+            group.n_without += 1
         self._skipping.note(figures.index, figures.skipped)
         if self._skipping.length >= self.rules.skipped_steps:
             length = self._skipping.length
@@ -289,13 +292,19 @@ class Health:
         }
 
     def _members(self) -> dict[int, tuple[int, int]]:
-        """Give for each parameter its first step and how many steps it had, reached or not."""
+        """Give for each parameter its first step and how many steps it had, reached or not.
+
+        Steps in which none of their parameters had a gradient count where others had: one optimizer
+        of two writes nothing. If nobody ever had one, that is said in another way.
+        """
         found: dict[int, tuple[int, int]] = {}
+        any_reached = any(group.n_steps for group in self._groups.values())
         for members, group in self._groups.items():
-            if group.n_steps:
+            n_steps = group.n_steps or (group.n_without if any_reached else 0)
+            if n_steps:
                 for one in members:
                     first, n = found.get(one, (group.first, 0))
-                    found[one] = min(first, group.first), n + group.n_steps
+                    found[one] = min(first, group.first), n + n_steps
         return found
 
     def _never_reached(self, ended: bool) -> dict[int, tuple[int, int]]:

@@ -49,6 +49,12 @@ def three(value: float) -> float:
     return float(f"{value:.3g}") if math.isfinite(value) else value
 
 
+def says(finding: GradientFinding) -> str:
+    """Give the sentence's rest after the parameter, or all of it where none is named."""
+    verb = VERBS[finding.kind]
+    return f"The loss {verb}" if finding.kind == "NAN" and not finding.parameter else verb
+
+
 def number(value: Figure | None) -> str:
     """Write a figure inside a sentence."""
     if value is None or isinstance(value, Unavailable):
@@ -98,12 +104,12 @@ def _verdict(history: GradientHistory) -> tuple[Span, ...]:
     name: tuple[Span, ...] = (Code(first.parameter), " ") if first.parameter else ()
     more = len(history.findings) - 1
     rest = f" {more} more {'problem' if more == 1 else 'problems'} below." if more else ""
-    return (*name, f"{VERBS[first.kind]}, first in step {first.step} of {n}.{rest}")
+    return (*name, f"{says(first)}, first in step {first.step} of {n}.{rest}")
 
 
 def _advice(finding: GradientFinding, when: str = "") -> Advice:
     name: tuple[Span, ...] = (Code(finding.parameter), " ") if finding.parameter else ()
-    lead = f"{VERBS[finding.kind]}{when}: "
+    lead = f"{says(finding)}{when}: "
     return Advice((*name, lead, finding.why), finding.mend)
 
 

@@ -47,7 +47,9 @@ def error_view(found: TracebackMemory) -> View:
         )
         blocks.append(Text(spans))
         if found.frames:
-            blocks.append(Fold(f"{len(found.frames)} calls that it left", (_frames(found),)))
+            n = len(found.frames)
+            title = f"{n} {'call' if n == 1 else 'calls'} that it left"
+            blocks.append(Fold(title, (_frames(found),)))
     else:
         blocks += _kept(found)
     blocks += [Text((note,), "note") for note in found.notes]

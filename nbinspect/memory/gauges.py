@@ -32,7 +32,7 @@ def _host() -> Bar:
     segments = [Segment("this process", host.process_bytes, "PROCESS")]
     if isinstance(host.used_bytes, int) and host.used_bytes > host.process_bytes:
         others = host.used_bytes - host.process_bytes
-        segments.append(Segment("others under this limit", others, "OTHERS"))
+        segments.append(Segment("other processes", others, "OTHERS"))
     return Bar("cpu", tuple(segments), host.total_bytes, host.total_note)
 
 

@@ -144,6 +144,19 @@ def _cycles(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
             yield Waste(what, "", size, device)
 
 
+def _hooked(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
+    def place(one: HeldStorage) -> str:
+        only_hooks = all(claim.kind == "HOOK" for claim in one.claims)
+        return one.claims[0].owner.partition(", ")[0] if only_hooks else ""
+
+    for name, _, size in _grouped(storages, place):
+        what = (
+            f"only the `{name}` keeps this: when it has done its work, take it off with the "
+            "`.remove()` of the handle that registering it gave"
+        )
+        yield Waste(what, "", size, device)
+
+
 def _frozen_gradients(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
     frozen = [one for one in storages if one.frozen_gradient]
     size = sum(one.size_bytes for one in frozen)
@@ -185,6 +198,7 @@ RULES = (
     _old_outputs,
     _old_errors,
     _cycles,
+    _hooked,
     _frozen_gradients,
     _orphaned_parameters,
 )

@@ -58,6 +58,11 @@ def _headline(report: GradcheckReport) -> Text:
     wrong = [one for one in report.entries if not one.agrees]
     if not wrong:
         return Text(("torch's check of ", name, " fails."), "headline")
+    if not any(math.isfinite(one.numeric) for one in wrong):
+        at = Code(f"{wrong[0].input}{wrong[0].index}")
+        gives = f" gives {plain_number(wrong[0].numeric)}."
+        words = " is not finite here, so its gradient cannot be compared: a small step from "
+        return Text((name, words, at, gives), "headline")
     spans: list[Span] = [
         "The gradient of ",
         name,

@@ -13,6 +13,11 @@ HELD = {
     "variable": " keeps it as a leaf of its graph",
     "ndarray": " shares its bytes",
 }
+SAVED = {
+    ("saved_tensor", "base"): "saved a view of it for backward",
+    ("saved_tensor",): "saved it for backward",
+    ("variable",): "keeps it as a leaf",
+}
 PLACES = ("a key", "an element", "inside")
 ROLES = ("variable ", "closure variable ", "default argument ", *PLACES)
 
@@ -35,6 +40,8 @@ def headline(report: ReferenceReport) -> tuple[Span, ...]:
 def _clause(chain: Chain) -> tuple[Span, ...]:
     """Say that the last holder holds it, and by which way it is reached."""
     *holders, last = chain.links
+    if graph := _graph_clause(chain):
+        return graph
     if holders and last.edge in HELD:
         return (*_way(holders), f"{HELD[last.edge]}.")
     name, _, role = last.label.rpartition(", ")
@@ -49,6 +56,15 @@ def _clause(chain: Chain) -> tuple[Span, ...]:
     if is_place:
         return (*way, f" holds it {'' if role == 'inside' else 'as '}{role}.")
     return (*way, f" holds it as {what} ", Code(which.replace("'", "", 2)), ".")
+
+
+def _graph_clause(chain: Chain) -> tuple[Span, ...]:
+    """Say that a graph saved it, and whose; the nodes between are in the picture."""
+    starts = (n for n, link in enumerate(chain.links) if link.label.startswith("grad_fn "))
+    at = next(starts, 0)
+    edges = tuple(link.edge for link in chain.links[at + 1 :])
+    said = SAVED.get(edges[-2:]) or SAVED.get(edges[-1:])
+    return ("the graph of ", *_way(chain.links[:at]), f" {said}.") if at and said else ()
 
 
 def _way(links: tuple[Link, ...] | list[Link]) -> tuple[Span, ...]:

@@ -45,7 +45,10 @@ def report_view(report: ReferenceReport) -> View:
     if report.chains:
         blocks.append(graph(report))
     if report.mend:
-        parts = re.split("`([^`]+)`", report.mend)  # in turn a sentence's words and code
+        # The line stands below, so the sentence that begins with it need not repeat it.
+        said = rf"(?<! or)(?<! all)(?: with|:) `{re.escape(report.code)}`(?=[.,])"
+        words = re.sub(said, "", report.mend) if report.code else report.mend
+        parts = re.split("`([^`]+)`", words)  # in turn a sentence's words and code
         spans = (Code(part) if n % 2 else part for n, part in enumerate(parts))
         blocks.append(Advice(tuple(span for span in spans if span), report.code))
     blocks += _chains(report)

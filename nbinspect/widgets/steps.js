@@ -687,7 +687,7 @@ function render({ model, el }) {
     findings.forEach((one) => {
       const chip = add(chips, "button", "nbs-chip");
       chip.type = "button";
-      add(chip, "b", "", one.kind === "nan" ? "NaN or Inf" : one.kind);
+      add(chip, "b", "", one.kind === "nan" ? "NaN or Inf" : one.kind.replace("_", " "));
       add(chip, "span", "nbs-mono", one.parameter);
       add(chip, "span", "", `step ${one.step}`);
       chip.title = `Go to step ${one.step}`;
@@ -711,7 +711,7 @@ function render({ model, el }) {
     layOut();
     why.textContent = "";
     if (finding.parameter) add(why, "code", "", finding.parameter);
-    why.append(` ${finding.says}, first in step ${finding.step}: ${finding.why}`);
+    why.append(`${finding.parameter ? " " : ""}${finding.says}, first in step ${finding.step}: ${finding.why}`);
     if (finding.mend) add(why, "code", "nbs-mend", finding.mend);
     if (finding.parameter) lineOf(finding.parameter)?.scrollIntoView({ block: "nearest" });
   }

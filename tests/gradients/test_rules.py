@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 import torch
@@ -420,3 +421,57 @@ def test_every_mend_is_python():
     (found,) = w.report.findings
     assert found.mend.startswith("torch.nn.init.kaiming_normal_(model[0].weight")
     compile(found.mend, "mend", "exec")
+
+
+def adversaries(n_steps, *, cut, set_to_none=True):
+    """Train a generator against a discriminator; `cut` detaches what both losses look at."""
+    generator, discriminator = nn.Linear(4, 2), nn.Linear(2, 1)
+    both = [torch.optim.Adam(one.parameters(), lr=1e-3) for one in (generator, discriminator)]
+    writes_generator, writes_discriminator = both
+    for _ in range(n_steps):
+        fake = generator(torch.randn(8, 4))
+        fake = fake.detach() if cut else fake
+        for seen, target, optimizer in (
+            (fake.detach(), 0.0, writes_discriminator),
+            (fake, 1.0, writes_generator),
+        ):
+            optimizer.zero_grad(set_to_none=set_to_none)
+            (discriminator(seen) - target).square().mean().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("n_steps", [3, 30])
+def test_all_of_one_optimizers_parameters_cut_off(n_steps):
+    with gradwatch() as w:
+        adversaries(n_steps, cut=True)
+    finding = only(w.report)
+    assert (finding.kind, finding.step) == ("UNUSED", 1)
+    assert (finding.parameter, *finding.others) == ("generator.weight", "generator.bias")
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+def test_two_optimizers_that_both_learn(set_to_none):
+    with gradwatch() as w:
+        adversaries(30, cut=False, set_to_none=set_to_none)
+    assert w.report.findings == ()
+
+
+def test_a_loss_that_turns_nan_before_any_gradient_does_is_named_itself():
+    model, x = mlp(2), torch.randn(4, 16)
+    optimizer = sgd(model)
+    with gradwatch() as w:
+        for scale in (1.0, math.nan):
+            optimizer.zero_grad()
+            (squares(model, x) + scale).backward()
+            optimizer.step()
+    text = w.report.text()
+    assert text.startswith("The loss turns NaN or infinite, first in step 1 of 2 steps.")
+    assert "The loss turns NaN or infinite, step 1: no gradient of that step is." in text
+
+
+@pytest.mark.parametrize("depth", [7, 12])
+def test_how_much_a_gradient_vanishes_can_be_read(depth):
+    model = mlp(depth, nn.Sigmoid)
+    why = only(watch(model, sgd(model), 3)).why
+    times = r"[1-9](\u202f?0)+|10\^\d+"
+    assert re.search(f"is ({times}) times smaller than those of the last layers", why)

@@ -208,3 +208,30 @@ def test_a_cycle_that_something_else_holds_is_not_called_garbage(names: dict[str
         del ring
     """
     assert look(names, code).waste == ()
+
+
+HOOK = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(100, 1000))
+def remember(module):
+    seen = []
+    return module.register_forward_hook(lambda _module, _inputs, output: seen.append(output.detach()))
+handle = remember(model[0])
+with torch.no_grad():
+    model(torch.ones(100, 100))
+"""
+
+
+def test_what_only_a_hook_keeps_is_freed_by_removing_it(names: dict[str, Any]) -> None:
+    before = look(names, HOOK)
+    (waste,) = before.waste
+    assert waste.what.startswith("only the `hook <lambda> on model.0` keeps this")
+    assert waste.size_bytes == 400_000
+    after = look(names, "handle.remove(); del handle")
+    assert tracked(before) - tracked(after) == 400_000
+    assert after.waste == ()
+
+
+def test_what_a_hook_and_a_name_keep_is_no_waste(names: dict[str, Any]) -> None:
+    shared = HOOK.replace("seen = []", "global seen; seen = []")
+    assert look(names, shared).waste == ()

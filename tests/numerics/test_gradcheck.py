@@ -426,3 +426,11 @@ def test_names_from_the_user_are_escaped():
 
 def test_public_names():
     assert nbinspect.gradcheck is gradcheck
+
+
+def test_a_function_that_is_nan_there_is_not_said_to_have_a_wrong_gradient() -> None:
+    w = torch.tensor([-1.0, -4.0], requires_grad=True)
+    report = gradcheck(lambda w: w.sqrt(), w, name="f")
+    assert text(report).startswith(
+        "`f` is not finite here, so its gradient cannot be compared: a small step from `w[0]` gives nan."
+    )

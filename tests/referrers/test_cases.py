@@ -279,11 +279,29 @@ def test_a_weight_asked_for_as_code_spells_it(asker: Asker) -> None:
 
 
 def test_code_in_the_advice_is_set_as_code() -> None:
-    from nbinspect import ReferenceReport
-    from nbinspect.blocks import Advice, Code
+    from nbinspect.blocks import Code
 
     code = "losses[:] = []"
     mend = f"Let them go with `{code}`, and keep `.item()`."
+    assert _advised(mend, code) == ("Let them go, and keep ", Code(".item()"), ".")
+
+
+def test_a_line_that_is_no_half_of_a_sentence_stays_in_it() -> None:
+    from nbinspect.blocks import Code
+
+    said = ("Take it off with its ", Code("handle.remove()"), ", or with ", Code("del hook"), ".")
+    assert (
+        _advised("Take it off with its `handle.remove()`, or with `del hook`.", "del hook") == said
+    )
+    said = ("Garbage: ", Code("gc.collect()"), " frees it.")
+    assert _advised("Garbage: `gc.collect()` frees it.", "gc.collect()") == said
+
+
+def _advised(mend: str, code: str) -> tuple[object, ...]:
+    from nbinspect import ReferenceReport
+    from nbinspect.blocks import Advice
+
     whole = ReferenceReport("h", "", (), 1, 1, True, "", False, False, mend, code, None, (), 0.0)
     (advice,) = [block for block in whole.view() if isinstance(block, Advice)]
-    assert advice.spans == ("Let them go with ", Code(code), ", and keep ", Code(".item()"), ".")
+    assert advice.code == code
+    return advice.spans
