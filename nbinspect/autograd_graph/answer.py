@@ -16,6 +16,7 @@ from nbinspect.autograd_graph.question import Question
 from nbinspect.autograd_graph.records import AutogradEdge, GraphReport
 from nbinspect.autograd_graph.walk import Walked, is_leaf, walk
 from nbinspect.heapgraph.graph import collector_paused
+from nbinspect.render.format import count
 from nbinspect.tensors import class_name, describe, is_tensor, looking
 
 MOST_PACKED = 4  # nodes that a note names
@@ -130,7 +131,7 @@ def _notes(walked: Walked, facts: Facts, question: Question) -> list[str]:
     if not walked.complete:
         notes.append(
             f"The graph has more nodes than can be looked at without danger to this process; these "
-            f"are the {len(walked.nodes):,} nearest to {question.name}, and what is said of the graph "
+            f"are the {count(len(walked.nodes))} nearest to {question.name}, and what is said of the graph "
             "holds for them alone."
         )
     if question.hides_inside:

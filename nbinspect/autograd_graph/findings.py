@@ -81,7 +81,9 @@ def _modified_one(
         f"{what}, which `{facts.name}`{where}{more} saved as `{slot}`, was changed in place "
         f"afterwards{by}: backward will raise an error."
     )
-    if not mend:
+    if saved is not None and saved.kind == "PARAMETER":
+        sentence += " An optimizer's step does that: go backward before it, or run the forward again after it."
+    elif not mend:
         sentence += " Change a copy of it instead, or write the operation out of place."
     keys = tuple(dict.fromkeys(one.key for one, *_ in some))
     return GraphFinding("MODIFIED", sentence, mend, (name,) if name else (), line, keys)

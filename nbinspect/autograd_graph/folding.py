@@ -11,7 +11,7 @@ from typing import Literal
 from nbinspect.autograd_graph.groups import LEAF, Group, Item, grouped, is_hidden
 from nbinspect.autograd_graph.records import AutogradNode, GraphReport, SavedTensor
 from nbinspect.blocks import Graph, GraphEdge, GraphFrame, GraphNode, HeatScale
-from nbinspect.render.format import bytes_text, count
+from nbinspect.render.format import bytes_text, count, many
 
 READABLE = 22  # boxes of a first picture
 Colour = Literal["saved", "gradient", "none"]
@@ -233,7 +233,7 @@ class _Drawing:
         number = len(nodes)
         yield f"{count(number)} operation{'s' if number != 1 else ''}"
         if one is not None and one.n_parameters:
-            yield f"{count(one.n_parameters)} parameters"
+            yield many(one.n_parameters, "parameter")
         yield f"gives {gives.description}"
         if norm is not None:
             yield f"gradient norm {norm:.3g}"

@@ -19,6 +19,7 @@ from nbinspect.autograd_graph.recorder import Recorder, said_of
 from nbinspect.autograd_graph.records import GraphReport
 from nbinspect.autograd_graph.watched import Watched, remember
 from nbinspect.ops import OpStream
+from nbinspect.render.format import count
 
 
 def graphwatch(
@@ -141,7 +142,7 @@ class GraphWatch:
         if recorder.error:
             yield _own_error(recorder.error)
         if recorder.n_dropped:
-            yield f"{recorder.n_dropped:,} older operations made room: their lines are not known."
+            yield f"{count(recorder.n_dropped)} older operations made room: their lines are not known."
         if self._n_backwards > 1:
             yield f"{self._n_backwards} backwards ran in this cell; this is number {self._n_shown}."
         if _torch.has_compiled() and not self._eager:

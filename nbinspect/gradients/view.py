@@ -28,7 +28,7 @@ from nbinspect.gradients.layers import layer_map, matrix, spark
 from nbinspect.gradients.records import GradientFinding, GradientHistory
 from nbinspect.gradients.step_records import Figure, GradientStep, ParameterGradient
 from nbinspect.gradients.table_records import GradientTable, TableRow
-from nbinspect.render.format import count, percent
+from nbinspect.render.format import count, figures, percent
 
 MOST_ROWS, MOST_LAYERS, MOST_COLUMNS = 12, 18, 64
 MOST_LISTED = 400
@@ -59,7 +59,7 @@ def number(value: Figure | None) -> str:
     """Write a figure inside a sentence."""
     if value is None or isinstance(value, Unavailable):
         return "unknown"
-    return f"{value:.3g}".replace("-", "\u2212")
+    return figures(value, 3)
 
 
 def history_view(history: GradientHistory) -> View:

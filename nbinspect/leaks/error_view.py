@@ -19,7 +19,7 @@ from nbinspect.blocks import (
 )
 from nbinspect.leaks.records import SHARED_MEMORY, OutOfMemory, PinnedFrame, TracebackMemory
 from nbinspect.memory.view import code_spans
-from nbinspect.render.format import cut_end
+from nbinspect.render.format import cut_end, many
 
 N_FRAMES = 12
 DROP = "%traceback_memory --drop"
@@ -47,8 +47,7 @@ def error_view(found: TracebackMemory) -> View:
         )
         blocks.append(Text(spans))
         if found.frames:
-            n = len(found.frames)
-            title = f"{n} {'call' if n == 1 else 'calls'} that it left"
+            title = f"{many(len(found.frames), 'call')} that it left"
             blocks.append(Fold(title, (_frames(found),)))
     else:
         blocks += _kept(found)

@@ -18,7 +18,7 @@ from nbinspect.blocks import (
 )
 from nbinspect.leaks.records import LETS_GO, DeviceGrowth, Growth, LeakReport
 from nbinspect.memory.view import code_spans
-from nbinspect.render.format import bytes_text, plain_number
+from nbinspect.render.format import bytes_text, many, plain_number
 
 N_ADVICE = 3
 LONGER = "tensor that gets longer"
@@ -52,7 +52,7 @@ def growth_view(report: LeakReport) -> View:
 
 
 def _headline(report: LeakReport) -> tuple[Span, ...]:
-    over = f"over {report.n} repetitions"
+    over = f"over {many(report.n, 'repetition')}"
     if not report.growths:
         if report.error and report.n < 2:
             return (Code(report.error), " ended it before anything could be compared.")
@@ -156,7 +156,7 @@ def _details(report: LeakReport) -> Iterator[Block]:
             Column("the newest is kept by", "code"),
         )
         tables.append(Table(heads, objects))
-    yield Fold(f"Memory over {report.n} repetitions", tuple(tables))
+    yield Fold(f"Memory over {many(report.n, 'repetition')}", tuple(tables))
 
 
 def _series(one: DeviceGrowth) -> str:
@@ -202,5 +202,5 @@ def _notes(report: LeakReport) -> Iterator[str]:
             "their bytes estimated."
         )
     if report.error:
-        yield f"{report.error} ended it after {report.n + report.n_warmup} whole repetitions."
+        yield f"{report.error} ended it after {many(report.n + report.n_warmup, 'whole repetition')}."
     yield from report.notes

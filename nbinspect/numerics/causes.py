@@ -16,13 +16,14 @@ import torch
 from nbinspect import notebook
 from nbinspect.numerics.phrasing import (
     at_index,
-    count,
     number,
     operand_text,
     rewritten,
+    some_of,
     wrapped,
 )
 from nbinspect.numerics.records import Operand
+from nbinspect.render.format import count
 
 if TYPE_CHECKING:
     from nbinspect.numerics.events import Event
@@ -146,7 +147,7 @@ def _leaf(seen: Seen) -> Cause:
         return Cause(f"The number that is written here is {values}.", certain=True)
     start = f"{what} holds {values} before any operation of the watched code has written it"
     if event.n_bad:
-        start += f": {event.n_bad:,} of {event.n_values:,} values{at_index(event.at)}"
+        start += f": {count(event.n_bad)} of {count(event.n_values)} values{at_index(event.at)}"
     if event.place == "buffer":
         made = f"it was averaged from a batch that held {values}, or loaded so."
         if event.where is not None:
@@ -251,7 +252,7 @@ def _gone(seen: Seen, start: str) -> Cause:
 def _range(operand: Operand) -> str:
     if operand.low is None or operand.high is None:
         return ""
-    infinite = f", {operand.n_inf:,} infinite" if operand.n_inf else ""
+    infinite = f", {count(operand.n_inf)} infinite" if operand.n_inf else ""
     return (
         f"`{operand.name}` lies between {number(operand.low)} and {number(operand.high)}{infinite}."
     )
@@ -286,7 +287,7 @@ def zeros(operand: Operand | None, seen: Seen) -> str:
     """Say that an operand holds zeros, "" if it does not."""
     if operand is None or not operand.n_zero or (operand.at is not None and operand.at != 0):
         return ""
-    return _upper(f"{count(operand.n_zero, operand, '0')}{at_index(seen.event.at)}.")
+    return _upper(f"{some_of(operand.n_zero, operand, '0')}{at_index(seen.event.at)}.")
 
 
 def nonzero(operand: Operand) -> str:

@@ -28,7 +28,7 @@ from nbinspect.numerics.headroom_records import (
     OpHeadroom,
     Where,
 )
-from nbinspect.render.format import count, percent, plain_number
+from nbinspect.render.format import count, many, percent, plain_number
 
 DEFAULT_SCALE_LOG2 = 16  # where torch's GradScaler begins
 AXIS = (-50, 40)  # what lies outside is added to the ends
@@ -74,7 +74,7 @@ def _headline(report: HeadroomReport) -> Text:
         spans.append("it overflows float32 as well.")
     else:
         spans.append(
-            f"{_magnitude(first.largest)} is {_times(first.largest / FP16_MAX)} the largest float16 "
+            f"{plain_number(first.largest)} is {_times(first.largest / FP16_MAX)} the largest float16 "
             f"({FP16_MAX:.0f})."
         )
     return Text(tuple(spans), "headline")
@@ -85,7 +85,7 @@ def _room(report: HeadroomReport, setting: Forecasted) -> Text:
     said: list[Span] = [f"Nothing would overflow under {_under(setting)}"]
     if narrow:
         least = narrow[0]
-        room = f"{_magnitude(least.largest)}, leaves room for {_times(least.fp16_factor)} as much"
+        room = f"{plain_number(least.largest)}, leaves room for {_times(least.fp16_factor)} as much"
         said += [": the largest value there, of ", Code(least.op), *_of(least.module)]
         said += [f", {room} ({least.fp16_powers:.1f} powers of 2)"]
     return Text((*said, "."), "headline")
@@ -103,10 +103,6 @@ def _what(first: FirstOverflow) -> tuple[Span, ...]:
 
 def _of(module: str) -> tuple[Span, ...]:
     return (" in ", Code(module)) if module else ()
-
-
-def _magnitude(value: float) -> str:
-    return str(round(value)) if 1e3 <= value < 1e6 else plain_number(value)
 
 
 def _times(factor: float) -> str:
@@ -253,7 +249,7 @@ def _tables(report: HeadroomReport) -> Iterator[Block]:
         yield _table(narrow, top, "Least room, of what autocast runs in float16")
     if others:
         inside = _table(others, top, "")
-        yield Fold(f"Not in float16 under autocast: {count(len(others))} operations", (inside,))
+        yield Fold(f"Not in float16 under autocast: {many(len(others), 'operation')}", (inside,))
     if report.ops:
         yield _bf16(report)
     if report.skipped or report.dtypes:
@@ -319,7 +315,7 @@ def _bf16(report: HeadroomReport) -> Fold:
 def _looked_at(report: HeadroomReport) -> Fold:
     rows = tuple((name, number) for name, number in (*report.dtypes, *report.skipped))
     table = Table((Column("results"), Column("how many", "count")), rows)
-    return Fold(f"{count(report.n_ops)} operations looked at, by what they gave", (table,))
+    return Fold(f"{many(report.n_ops, 'operation')} looked at, by what they gave", (table,))
 
 
 def _notes(report: HeadroomReport) -> Iterator[str]:

@@ -11,6 +11,7 @@ import tokenize
 
 from nbinspect.blocks import Code, Span
 from nbinspect.numerics.records import Operand
+from nbinspect.render.format import count
 
 _SAME_AS = {
     "true_divide": "div",
@@ -44,13 +45,13 @@ def at_index(index: tuple[int, ...] | None) -> str:
     return f", the first at {index_text(index)}" if index else ""
 
 
-def count(n: int, operand: Operand, what: str) -> str:
+def some_of(n: int, operand: Operand, what: str) -> str:
     """Write ``4 of 16 values of `other` are 0``."""
     name = name_of(operand)
     if operand.n_values == 1:
         return f"{name} is {what}"
     verb = "is" if n == 1 else "are"
-    return f"{n:,} of {operand.n_values:,} values of {name} {verb} {what}"
+    return f"{count(n)} of {count(operand.n_values)} values of {name} {verb} {what}"
 
 
 def name_of(operand: Operand) -> str:

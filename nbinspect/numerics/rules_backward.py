@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from nbinspect.numerics.causes import Cause, Rule, Seen, nonzero, with_operand
-from nbinspect.numerics.phrasing import at_index, count, function_name
+from nbinspect.numerics.phrasing import at_index, function_name, some_of
 from nbinspect.numerics.records import Operand
+from nbinspect.render.format import count
 
 
 def _zero_among(seen: Seen) -> Operand | None:
@@ -29,7 +30,7 @@ def slope(at: str, formula: str, mend: str, *, name: str) -> Rule:
             return None
         n = seen.event.n_bad
         many = (
-            f" {n:,} of {seen.event.n_values:,} inputs are there{at_index(seen.event.at)}."
+            f" {count(n)} of {count(seen.event.n_values)} inputs are there{at_index(seen.event.at)}."
             if n
             else ""
         )
@@ -65,7 +66,7 @@ def divided_by_zero(seen: Seen) -> Cause | None:
     if zero is None:
         return None
     return Cause(
-        f"The gradient of a division is divided by the divisor again, and {count(zero.n_zero, zero, '0')}"
+        f"The gradient of a division is divided by the divisor again, and {some_of(zero.n_zero, zero, '0')}"
         f"{at_index(seen.event.at)}. `torch.where` after the division does not help: backward goes through it.",
         with_operand(seen, "div", nonzero(zero), f"divide by {nonzero(zero)}"),
         certain=True,
@@ -79,7 +80,7 @@ def power_at_zero(seen: Seen) -> Cause | None:
         return None
     return Cause(
         f"The gradient of x ** p is p * x ** (p - 1), which is infinite at 0 for p below 1: "
-        f"{count(zero.n_zero, zero, '0')}{at_index(seen.event.at)}.",
+        f"{some_of(zero.n_zero, zero, '0')}{at_index(seen.event.at)}.",
         with_operand(seen, "pow", "{x}.clamp(min=1e-12)", "{x}.clamp(min=1e-12)"),
         certain=True,
     )

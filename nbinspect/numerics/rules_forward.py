@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 
 from nbinspect.numerics.causes import Cause, Rule, Seen, nonzero, text_of, with_operand, zeros
-from nbinspect.numerics.phrasing import at_index, count, name_of, number
+from nbinspect.numerics.phrasing import at_index, name_of, number, some_of
 from nbinspect.numerics.records import Operand
+from nbinspect.render.format import count
 
 _TINY = {"float16": "6e-8", "bfloat16": "9e-41"}
 
@@ -97,7 +98,7 @@ def log_of_zero(seen: Seen) -> Cause | None:
     else:
         what = f"`{base}` of {number(edge)} is -Inf"
         if edge == 0:
-            what += f": {count(x.n_zero, x, '0')}"
+            what += f": {some_of(x.n_zero, x, '0')}"
     epsilon = "torch.finfo(x.dtype).eps" if seen.is_narrow else "1e-12"
     least = epsilon if edge == 0 else "-1 + 1e-6"
     clamped = f"{{x}}.clamp(min={least})"
@@ -143,7 +144,7 @@ def pow_at_zero(seen: Seen) -> Cause | None:
     power = exponent.at if exponent.n_values else _as_number(exponent.what)
     if base.n_zero and (power is None or power < 0) and seen.event.shows_inf:
         return Cause(
-            f"0 to a negative power is Inf. {count(base.n_zero, base, '0')}.",
+            f"0 to a negative power is Inf. {some_of(base.n_zero, base, '0')}.",
             with_operand(seen, "pow", "{x}.clamp(min=1e-6)", "{x}.clamp(min=1e-6)"),
             certain=True,
         )
@@ -213,7 +214,7 @@ def softmax_of_masked_row(seen: Seen) -> Cause | None:
 def _infinite(operand: Operand) -> str:
     if not operand.n_values:
         return f"the factor is {operand.what}"
-    return count(operand.n_inf, operand, "infinite")
+    return some_of(operand.n_inf, operand, "infinite")
 
 
 def zero_times_inf(seen: Seen) -> Cause | None:
@@ -240,7 +241,7 @@ def inf_minus_inf(seen: Seen) -> Cause | None:
     if not infinite or not seen.event.shows_nan:
         return None
     return Cause(
-        f"Inf - Inf is NaN: {count(infinite[0].n_inf, infinite[0], 'infinite')}"
+        f"Inf - Inf is NaN: {some_of(infinite[0].n_inf, infinite[0], 'infinite')}"
         f"{at_index(seen.event.at)}.",
         "take the masked entries out before adding up: x[mask], or torch.where(mask, x, 0)",
         certain=True,
@@ -367,7 +368,7 @@ def optimizer_epsilon(seen: Seen) -> Cause | None:
         return None
     narrow = f" In {seen.type_name} an eps of 1e-8 is 0." if seen.is_narrow else ""
     return Cause(
-        f"The update divides by sqrt(v) + eps, which is 0 for {below.n_zero:,} of {below.n_values:,} values, "
+        f"The update divides by sqrt(v) + eps, which is 0 for {count(below.n_zero)} of {count(below.n_values)} values, "
         f"those whose gradient has always been 0: 0 / 0 is NaN.{narrow}",
         "eps=1e-4 for the optimizer, or float32 weights with torch.autocast"
         if narrow
@@ -459,7 +460,7 @@ def xlogy_of_zero(seen: Seen) -> Cause | None:
             f"`xlogy` has no value where {name_of(y)} is below 0: the smallest is {number(y.low)}"
         )
     else:
-        what = f"`xlogy` of x and 0 is infinite unless x is 0 too: {count(y.n_zero, y, '0')}"
+        what = f"`xlogy` of x and 0 is infinite unless x is 0 too: {some_of(y.n_zero, y, '0')}"
     return Cause(
         f"{what}{at_index(seen.event.at)}.",
         "clamp what the logarithm is taken of to more than 0: y.clamp(min=1e-12)",
@@ -534,7 +535,7 @@ def weight_without_norm(seen: Seen) -> Cause | None:
         return None
     return Cause(
         "Weight norm divides each row of `v` by its norm, and a row that holds nothing but 0 has "
-        f"none: {count(v.n_zero, v, '0')}.",
+        f"none: {some_of(v.n_zero, v, '0')}.",
         "torch.nn.init.normal_ for that weight, or no weight norm where a layer starts at 0",
         certain=True,
     )

@@ -21,6 +21,7 @@ from nbinspect.blocks import (
 from nbinspect.numerics.phrasing import function_name, index_text, is_code, number, spans_of
 from nbinspect.numerics.records import Link, NanFinding, NanReport, Operand, Reached
 from nbinspect.records import SourceLine
+from nbinspect.render.format import count, many
 
 N_NAMES = 3
 MOST_BOXES = 5
@@ -68,20 +69,16 @@ def _healthy(report: NanReport) -> Text:
         start = "No NaN or Inf reached the loss, a gradient, a parameter or a buffer"
     hidden = sum(one.alarming for one in report.absorbed)
     but = (
-        f", but {_many(hidden, 'overflow')} turned into a number that looks right" if hidden else ""
+        f", but {many(hidden, 'overflow')} turned into a number that looks right" if hidden else ""
     )
     return Text((f"{start}{but}.",), "headline")
 
 
 def _extent(report: NanReport) -> str:
-    steps = f"{report.n_steps:,} whole step{'' if report.n_steps == 1 else 's'}"
-    parts = [_many(report.n_ops, "operation")] if report.n_ops else []
-    parts += [_many(report.n_backwards, "backward pass", "es"), steps]
+    steps = many(report.n_steps, "whole step")
+    parts = [many(report.n_ops, "operation")] if report.n_ops else []
+    parts += [many(report.n_backwards, "backward pass", "backward passes"), steps]
     return f"Looked at {', '.join(parts[:-1])} and {parts[-1]}."
-
-
-def _many(n: int, what: str, plural: str = "s") -> str:
-    return f"{n:,} {what}{plural if n != 1 else ''}"
 
 
 # One finding.
@@ -160,10 +157,10 @@ def _reached_one(one: Reached) -> list[Span]:
         return ["the loss"]
     n = len(one.names)
     what = _PLACES[one.place] if one.n_of != 1 else _PLACES[one.place].removesuffix("s")
-    spans: list[Span] = [f"{n:,} of {one.n_of:,} {what} ("]
+    spans: list[Span] = [f"{count(n)} of {count(one.n_of)} {what} ("]
     for i, name in enumerate(one.names[:N_NAMES]):
         spans += [", " if i else "", Code(name)]
-    spans.append(f" and {n - N_NAMES:,} more)" if n > N_NAMES else ")")
+    spans.append(f" and {count(n - N_NAMES)} more)" if n > N_NAMES else ")")
     return spans
 
 
@@ -194,13 +191,13 @@ def _consequence(finding: NanFinding, report: NanReport) -> Iterator[Text]:
         spans: list[Span] = [f"The optimizer has written {finding.shows} into "]
         for i, name in enumerate(names[:N_NAMES]):
             spans += [", " if i else "", Code(name)]
-        spans.append(f" and {len(names) - N_NAMES:,} more" if len(names) > N_NAMES else "")
+        spans.append(f" and {count(len(names) - N_NAMES)} more" if len(names) > N_NAMES else "")
         spans += [f": load {them} and the optimizer's state from a checkpoint, or make both anew."]
         yield Text(tuple(spans), "action")
     elif report.stopped and not {"parameter", "buffer"} & set(finding.reaches):
         yield Text(("The cell was stopped before the optimizer wrote: the weights are intact.",))
     if finding.n_seen > 1:
-        yield Text((f"The same line did it {finding.n_seen:,} times in this cell.",), "note")
+        yield Text((f"The same line did it {count(finding.n_seen)} times in this cell.",), "note")
     if finding.node is not None and finding.op != "unknown":
         called = f", called in {finding.ran.label}" if finding.ran is not None else ""
         op, node = Code(op_name(finding.op)), Code(finding.node)
@@ -364,7 +361,7 @@ def _notes(report: NanReport) -> Iterator[str]:
         yield "Light: loss, gradients and parameters were looked at once a step, no operation was."
     if report.skipped_steps:
         yield (
-            f"GradScaler skipped {_many(report.skipped_steps, 'step')} whose scaled gradients "
+            f"GradScaler skipped {many(report.skipped_steps, 'step')} whose scaled gradients "
             "overflowed; it lowers its scale by itself."
         )
     yield from report.notes

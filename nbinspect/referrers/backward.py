@@ -24,6 +24,7 @@ from nbinspect.heapgraph.native import (
 )
 from nbinspect.heapgraph.objects import address_of_bytes, is_hooks
 from nbinspect.heapgraph.roots import Root, roots
+from nbinspect.render.format import count
 from nbinspect.tensors import is_node, is_tensor, native_holders, tensors_of_python
 
 KEY_COST = 4  # an optimizer's state is nearer to a parameter than the model is
@@ -159,7 +160,7 @@ class Backward:
             self.notes.append(f"the search stopped for want of time, {depth} references up")
             return True
         if len(self.objects) > MOST_OBJECTS:
-            self.notes.append(f"the search stopped at {len(self.objects):,} holders")
+            self.notes.append(f"the search stopped at {count(len(self.objects))} holders")
             return True
         # A root's name costs something too, so a better one may be a few references farther.
         return not self.finds_all and any(

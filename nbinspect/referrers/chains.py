@@ -20,6 +20,7 @@ from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.links import link_to, link_to_call
 from nbinspect.referrers.records import Chain, Link
 from nbinspect.referrers.spelling import as_code
+from nbinspect.render.format import count
 from nbinspect.tensors import (
     class_dict,
     class_name,
@@ -162,7 +163,7 @@ class Narrator:
             if runs[number] > MOST_IN_A_ROW and 2 < in_a_row <= runs[number] - 2:
                 if in_a_row == 3:
                     what = "nodes" if reference.slot else "calls"
-                    links.append(Link(f"{runs[number] - 4:,} more {what}", "other", ""))
+                    links.append(Link(f"{count(runs[number] - 4)} more {what}", "other", ""))
                 continue
             if step.edge == "hook" and label.context == "hooks" and number + 1 < len(path):
                 continue  # the hook itself is named next

@@ -23,7 +23,7 @@ from nbinspect.blocks import (
 )
 from nbinspect.referrers.records import Chain, Link, ReferenceReport, ReferenceSurvey
 from nbinspect.referrers.sentence import headline
-from nbinspect.render.format import bytes_text, exact_bytes
+from nbinspect.render.format import bytes_text, count, exact_bytes, many
 
 NAMED_EDGES = {"attribute", "item", "other"}  # the next box says how it is held
 HUES = {
@@ -57,8 +57,8 @@ def report_view(report: ReferenceReport) -> View:
 
 
 def _proof(report: ReferenceReport) -> tuple[Span, ...]:
-    count = f"{report.n_explained} of {report.n_references} references explained."
-    return (" ".join(part for part in (count, report.verdict) if part),)
+    explained = f"{report.n_explained} of {many(report.n_references, 'reference')} explained."
+    return (" ".join(part for part in (explained, report.verdict) if part),)
 
 
 def _chains(report: ReferenceReport) -> Iterator[Block]:
@@ -150,7 +150,7 @@ def _draw(
 
 def survey_view(survey: ReferenceSurvey) -> View:
     """Show the largest objects of a type."""
-    count = f"{len(survey.reports)} largest of {survey.n_objects:,} live objects of type "
+    found = f"{len(survey.reports)} largest of {count(survey.n_objects)} live objects of type "
     rows = tuple(
         (
             one.description,
@@ -170,5 +170,5 @@ def survey_view(survey: ReferenceSurvey) -> View:
         Fold(f"{one.description}: {one.chains[0].root if one.chains else 'no holder'}", one.view())
         for one in survey.reports
     )
-    headline = Text((f"The {count}", Code(survey.type_name), "."), "headline")
+    headline = Text((f"The {found}", Code(survey.type_name), "."), "headline")
     return (headline, Table(columns, rows), *details)

@@ -48,13 +48,24 @@ def count(number: int) -> str:
     return f"{number:,}".replace(",", THIN_SPACE).replace("-", MINUS)
 
 
+def many(number: int, noun: str, plural: str = "") -> str:
+    """Give a number of things: ``1 operation``, ``2 operations``, ``2 backward passes``."""
+    return f"{count(number)} {noun if number == 1 else plural or noun + 's'}"
+
+
 def plain_number(value: float) -> str:
-    """Give a number that has no unit, with four figures."""
-    if isinstance(value, int):
-        return count(value)
+    """Give a number that has no unit, with four figures: ``0.001``, ``35 449``, ``4.8e5``."""
+    return count(value) if isinstance(value, int) else figures(value, 4)
+
+
+def figures(value: float, n: int) -> str:
+    """Give a number with so many figures, or all before the point where that reads more easily."""
     if not math.isfinite(value):
-        return str(value)
-    return f"{value:.4g}".replace("-", MINUS)
+        return "NaN" if math.isnan(value) else f"{MINUS * (value < 0)}Inf"
+    if 10**n <= abs(value) < 1e6:
+        return count(round(value))
+    mantissa, power, exponent = f"{value:.{n}g}".partition("e")
+    return f"{mantissa}{power}{int(exponent) if power else ''}".replace("-", MINUS)
 
 
 def percent(fraction: float) -> str:

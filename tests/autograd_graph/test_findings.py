@@ -378,3 +378,16 @@ def test_nodes_that_a_nan_of_the_forward_went_through_are_marked(watched):
             assert marked == {}
         assert not found(report, "BAD_GRADIENT")
         assert "NaN in what it saves" in report.html() or not spoil
+
+
+def test_a_loss_from_before_the_optimizers_step_is_to_be_made_anew():
+    model = nn.Sequential(nn.Linear(3, 4), nn.ReLU(), nn.Linear(4, 2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    old = model(torch.ones(5, 3)).sum()
+    model(torch.ones(5, 3)).sum().backward()
+    optimizer.step()
+    (finding,) = found(nbinspect.autograd(old), "MODIFIED")
+    assert "An optimizer's step does that" in finding.sentence
+    assert "Change a copy" not in finding.sentence
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        old.backward()

@@ -432,5 +432,5 @@ def test_a_function_that_is_nan_there_is_not_said_to_have_a_wrong_gradient() -> 
     w = torch.tensor([-1.0, -4.0], requires_grad=True)
     report = gradcheck(lambda w: w.sqrt(), w, name="f")
     assert text(report).startswith(
-        "`f` is not finite here, so its gradient cannot be compared: a small step from `w[0]` gives nan."
+        "`f` is not finite here, so its gradient cannot be compared: a small step from `w[0]` gives NaN."
     )

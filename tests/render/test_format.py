@@ -12,6 +12,7 @@ from nbinspect.render.format import (
     cut_end,
     cut_middle,
     exact_bytes,
+    many,
     pad,
     percent,
     plain_number,
@@ -83,8 +84,29 @@ def test_percent_never_says_0_of_what_is_there(fraction, text):
 def test_times_and_plain_numbers():
     times = [0, 2e-6, 0.32, 4.2, 600, 10_800]
     assert [seconds(t) for t in times] == ["0 s", "2 µs", "320 ms", "4.2 s", "10 min", "3 h"]
-    numbers = [12_345, 0.123456, -2.5, float("inf")]
-    assert [plain_number(n) for n in numbers] == ["12\u202f345", "0.1235", "\u22122.5", "inf"]
+    numbers = {
+        12_345: "12\u202f345",
+        35_449.2: "35\u202f449",
+        -3.545e7: "\u22123.545e7",
+        0.123456: "0.1235",
+        -0.0000481: "\u22124.81e\u22125",
+        -2.5: "\u22122.5",
+        float("inf"): "Inf",
+        -float("inf"): "\u2212Inf",
+        float("nan"): "NaN",
+    }
+    assert [plain_number(n) for n in numbers] == [*numbers.values()]
+
+
+def test_a_number_of_things_agrees_with_its_noun():
+    assert [many(n, "call") for n in (0, 1, 2, 1200)] == [
+        "0 calls",
+        "1 call",
+        "2 calls",
+        "1\u202f200 calls",
+    ]
+    assert many(1, "backward pass", "backward passes") == "1 backward pass"
+    assert many(3, "backward pass", "backward passes") == "3 backward passes"
 
 
 def test_what_cannot_be_printed_is_spelled_out():
