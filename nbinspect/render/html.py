@@ -184,7 +184,7 @@ def _legend(entries: list[str]) -> str:
     """Set entries side by side; the dots between them are for where no style sheet does it."""
     if not entries:
         return ""
-    inside = '<span class="nbi-sep"> · </span>'.join(entries)
+    inside = _unstyled(" · ").join(entries)
     return f'<p class="nbi-legend">{inside}</p>'
 
 
@@ -249,7 +249,7 @@ def _cell(cell: Cell, column: Column, top: float) -> str:
 def _words(cell: str, words: str, column: Column) -> str:
     if column.kind == "kind":
         return f'<span class="nbi-sw {css_class(cell)}"></span>{escape(words)}'
-    if column.kind not in ("name", "code"):
+    if column.kind not in ("name", "code") or not words:
         return escape(words)
     cut = cut_middle(cell, NAME_WIDTH) if column.kind == "name" else cut_end(cell, CODE_WIDTH)
     title = f' title="{escape(words)}"' if cut != words else ""
@@ -328,8 +328,13 @@ def _name(label: str) -> str:
     return f"<span{title}>{escape(cut)}</span>"
 
 
+def _unstyled(words: str) -> str:
+    """Write what is seen only where no style sheet sets things apart, as in an untrusted notebook."""
+    return f'<span class="nbi-sep">{words}</span>'
+
+
 def _heat_legend(block: HeatMap) -> str:
-    scale = '<span class="nbi-shades-scale"></span>'
+    scale = f'{_unstyled(" to ")}<span class="nbi-shades-scale"></span>'
     entries = [f"<span>{_text(block.low_text)}</span>{scale}<span>{_text(block.high_text)}</span>"]
     if heat_has_bad(block):
         entries.append(
@@ -353,7 +358,7 @@ def _graph(block: Graph) -> str:
     lines = "\n".join(escape(line) for line in tree(replace(block, title=""), TREE_WIDTH))
     return (
         f'<div class="nbi-block">{head}{pictures}{scale_html(block.scale)}'
-        f'<details><summary>as text</summary><pre class="nbi-tree">{lines}</pre></details></div>'
+        f'<details><summary>As text</summary><pre class="nbi-tree">{lines}</pre></details></div>'
     )
 
 
@@ -364,7 +369,8 @@ def scale_html(scale: HeatScale | None) -> str:
     fill = hue(scale.hue).fill
     ramp = f"linear-gradient(90deg,{fill}0b,{fill}8c)"
     return (
-        f'<div class="nbi-scale"><span>{_text(scale.title)}</span><span>{_text(scale.low)}</span>'
+        f'<div class="nbi-scale"><span>{_text(scale.title)}</span>{_unstyled(": ")}'
+        f"<span>{_text(scale.low)}</span>{_unstyled(' to ')}"
         f'<span class="nbi-ramp" style="background:{ramp}"></span><span>{_text(scale.high)}</span>'
         "</div>"
     )

@@ -329,7 +329,7 @@ def test_pages_hold_picture_caption_and_tree():
     classes = [attrs.get("class") for _, attrs in tree.tags]
     assert classes.count("nbi-graph") == 2  # the second for narrow columns
     assert "Drawn by Graphviz dot (pygraphviz)." in tree.words
-    assert "as text" in tree.words
+    assert "As text" in tree.words
     assert any("└─ hook save_output on model.fc" in word for word in tree.words)
     assert not [attrs for _, attrs in tree.tags if "id" in attrs or "tabindex" in attrs]
 

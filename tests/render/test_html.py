@@ -4,12 +4,26 @@ import base64
 import io
 import re
 import time
+from dataclasses import replace
 from html.parser import HTMLParser
 
+from made_up_graphs import chain
 from made_up_views import report, sawtooth, snapshot
 from PIL import Image
 
-from nbinspect.blocks import Advice, Bar, Column, Fold, Segment, Size, Table, Text, Unavailable
+from nbinspect.blocks import (
+    Advice,
+    Bar,
+    Column,
+    Fold,
+    HeatMap,
+    HeatScale,
+    Segment,
+    Size,
+    Table,
+    Text,
+    Unavailable,
+)
 from nbinspect.render.html import to_html
 from nbinspect.render.style import style_sheet
 
@@ -152,3 +166,17 @@ def test_ten_rows_are_written_in_a_few_milliseconds():
 
 def test_a_long_timeline_stays_a_small_page():
     assert len(to_html((sawtooth(100_000),))) < 80_000
+
+
+def test_what_a_scale_shows_is_apart_without_styles():
+    scale = HeatScale("saved for backward", "0 B", "8.08 MiB", "SAVED_FOR_BACKWARD")
+    graph = replace(chain(), scale=scale)
+    shades = HeatMap("Norms", ("fc",), ((0.0, 1.0),), 0.0, 1.0, "0.018", "11.2", "step 0", "step 1")
+    words = re.sub(r"<style>.*?</style>|<[^>]+>", "", to_html((graph, shades)), flags=re.DOTALL)
+    assert "saved for backward: 0 B to 8.08 MiB" in words
+    assert "0.018 to 11.2" in words
+
+
+def test_an_empty_name_is_no_empty_box_of_code():
+    table = Table((Column("allocated by", "name"), Column("in", "name")), (("fc", ""),))
+    assert re.findall(r"<code[^>]*>(.*?)</code>", to_html((table,))) == ["fc"]
