@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from nbinspect.gradients.records import GradientFinding, Kind, Rules
@@ -50,7 +51,7 @@ def _finding(
         step=what.step,
         value=what.value,
         why=_why(kind, what, name, len(others), rules),
-        mend=_mend(kind, name, model),
+        mend=_mend(kind, name, model, what.optimizer),
         n_steps=what.n_steps,
         others=others,
     )
@@ -132,7 +133,7 @@ def _others(words: str, number: int) -> str:
     return words.format(f"{number} other parameters" if number > 1 else "one other parameter")
 
 
-def _mend(kind: Kind, name: str, model: str) -> str:
+def _mend(kind: Kind, name: str, model: str, optimizer: str) -> str:
     clip = (
         f"torch.nn.utils.clip_grad_norm_({as_code(model)}.parameters(), 1.0)"
         "  # before optimizer.step()"
@@ -152,4 +153,6 @@ def _mend(kind: Kind, name: str, model: str) -> str:
         case "UNUSED":
             return "%autograd loss  # shows where the way to it is cut"
         case "PILING_UP":
-            return "optimizer.zero_grad()  # before loss.backward()"
+            # Without a name of the user's it is called by its class, or as torch's own calls have it.
+            name = optimizer if re.fullmatch(r"[a-z_][\w.]*", optimizer) else "optimizer"
+            return f"{name}.zero_grad()  # before loss.backward()"

@@ -47,12 +47,13 @@ class Streak:
 
 @dataclass(slots=True)
 class Broken:
-    """A rule that was broken for the first time, and by whom since."""
+    """A rule that was broken for the first time, by whom since, and which optimizer's it is."""
 
     step: int
     value: float
     parameters: list[int]
     n_steps: int = 1
+    optimizer: str = ""
 
     def again(self, parameters: Sequence[int]) -> None:
         """Count one more step."""
@@ -146,6 +147,7 @@ class Health:
         if self._piling.length >= self.rules.piling_steps:
             length = self._piling.length
             self._note("PILING_UP", self._piling.first, length, [], length)
+            self.broken["PILING_UP"].optimizer = next(iter(figures.optimizers), "")
         norms = rows["norm"].astype(np.float64)
         finite = np.isfinite(norms)
         if not finite[reached].all() or _is_bad(figures.loss):

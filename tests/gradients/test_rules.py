@@ -475,3 +475,27 @@ def test_how_much_a_gradient_vanishes_can_be_read(depth):
     why = only(watch(model, sgd(model), 3)).why
     times = r"[1-9](\u202f?0)+|10\^\d+"
     assert re.search(f"is ({times}) times smaller than those of the last layers", why)
+
+
+def test_the_line_that_stops_gradients_from_piling_up_has_the_optimizers_own_name():
+    model = mlp(2)
+    my_own = sgd(model)
+    with gradwatch() as w:
+        for _ in range(4):
+            squares(model, torch.randn(4, 16)).backward()
+            my_own.step()
+    finding = only(w.report)
+    assert finding.mend == "my_own.zero_grad()  # before loss.backward()"
+    assert model[0].weight.grad.any()
+    exec(finding.mend, {"my_own": my_own})
+    assert model[0].weight.grad is None
+
+
+def test_an_optimizer_without_a_name_is_called_what_it_is():
+    model = mlp(2)
+    box = [[sgd(model)]]
+    with gradwatch() as w:
+        for _ in range(4):
+            squares(model, torch.randn(4, 16)).backward()
+            box[0][0].step()
+    assert only(w.report).mend == "optimizer.zero_grad()  # before loss.backward()"
