@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import functools
 import gc
 import threading
 import types
@@ -24,6 +25,10 @@ MANAGED_BUFFER = type(gc.get_referents(memoryview(b""))[0])
 _DICT = {"": 0}
 VIEWS = tuple(map(type, (_DICT.keys(), _DICT.values(), _DICT.items())))
 BUFFERS = {"itertools._tee_dataobject", "_queue.SimpleQueue"}  # they only hold elements
+FUNCTIONS = (
+    *(types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.MethodWrapperType),
+    *(functools.partial, type),
+)
 WRAPPERS = (memoryview, MANAGED_BUFFER, staticmethod, classmethod, property)
 
 
@@ -105,7 +110,7 @@ def _is_iterator(value: Any) -> bool:
 
 def _iterated(parent: Any, text: str) -> Iterator[tuple[Any, Step]]:
     for part in referents(parent):
-        if isinstance_of(part, types.FunctionType, type):
+        if isinstance_of(part, *FUNCTIONS):
             yield part, Step("attribute", Label(f"{text}, its function"))
         elif isinstance_of(part, *CONTAINERS) or _is_iterator(part):
             yield part, Step("attribute", Label(text, "elements"))

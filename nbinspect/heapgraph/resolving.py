@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
+import types
 from collections import deque
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -103,7 +105,38 @@ def is_of_library(name: str) -> bool:
     owner = resolved(before)
     if owner is NOTHING:
         return False
-    kind = owner if isinstance_of(owner, type) else type(owner)
+    return _is_of_library(owner if isinstance_of(owner, type) else type(owner))
+
+
+def _is_of_library(kind: type) -> bool:
     module = sys.modules.get(str(class_dict(kind).get("__module__", "")))
     file = (own_dict(module) or {}).get("__file__") if module is not None else None
     return module is not None and type(file) is str and not notebook.is_users_file(file)
+
+
+def is_needed(owner: Any, name: str) -> bool:
+    """Say whether a library's code goes by an attribute, so that it would break without it.
+
+    Args:
+        owner: an object, or a module of a library.
+        name: of an attribute that it has.
+    """
+    if isinstance_of(owner, torch.nn.Module):  # which is built of what its user gave it
+        return False
+    if isinstance_of(owner, types.ModuleType):
+        own = own_dict(owner) or {}
+        if f"__{name}__" in own or name in (own.get("__all__") or ()):
+            return True
+        kinds = (one for one in list(own.values()) if isinstance_of(one, type))
+        places = [own, *(class_dict(kind) for kind in kinds)]
+    else:
+        places = [class_dict(kind) for kind in mro(type(owner)) if _is_of_library(kind)]
+    return any(_goes_by(name, place) for place in places)
+
+
+def _goes_by(name: str, place: Mapping[str, Any]) -> bool:
+    """Say whether the slots or functions of a class, or those of a module, know a name."""
+    if type(place.get(name)) is types.MemberDescriptorType:
+        return True
+    values = (one.fget if isinstance_of(one, property) else one for one in list(place.values()))
+    return any(type(one) is types.FunctionType and name in one.__code__.co_names for one in values)

@@ -264,7 +264,8 @@ def _mend(search: Backward, chains: list[Chain], cycle: str, name: str) -> tuple
 def _way_out(search: Backward, chain: Chain) -> Way | None:
     """Find the nearest thing on a chain that, taken away, is enough to let the object go."""
     places, known = _places(search, chain)
-    for one in reversed(places[:1] + places[1:][-MOST_WAYS:]):
+    tried = list(reversed(places[:1] + places[1:][-MOST_WAYS:]))
+    for one in sorted(tried, key=lambda place: place.is_needed):
         if goes_with(search, one.key, known.count(one.key), MOST_BELOW_WAY) is not False:
             return Way(one.code, one.container, is_enough=True)
     if not places:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import re
 import types
 from collections import deque
 from typing import Any, NamedTuple
@@ -16,6 +17,7 @@ from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import LruCache, Reader, short_name
 from nbinspect.heapgraph.native import BYTES, HOOKS, SAME_BYTES, TENSOR_HOOKS, Reference
 from nbinspect.heapgraph.objects import isinstance_of, own_dict, slots_of
+from nbinspect.heapgraph.resolving import is_needed
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.links import link_to, link_to_call
 from nbinspect.referrers.records import Chain, Link
@@ -47,11 +49,13 @@ class Place(NamedTuple):
         code: how it is spelled.
         key: its id.
         container: what it is an item of, as in `Link.container`.
+        is_needed: it is an attribute that a library's code goes by, which would break without it.
     """
 
     code: str
     key: int
     container: str
+    is_needed: bool = False
 
 
 class Narrator:
@@ -109,9 +113,9 @@ class Narrator:
             parent, child = holders[reference.parent], search.objects[reference.child]
             step = self._reader.step(label, parent, child, reference.slot, self._name_of)
             can_go = _gives_up(parent, child) and label.context not in FIXED
-            if label.context.endswith("attributes"):  # the dictionary of the one before
-                can_go = can_go and _lets_delete(owner)
-            owner = parent
+            is_within = label.context.endswith("attributes")  # the dictionary of the one before
+            can_go = can_go and not (is_within and not _lets_delete(owner))
+            holder, owner = (owner if is_within else parent), parent
             if reference.slot or step.edge not in FOLDED:
                 break
             is_variable = root.label.context == "names" and reference is start
@@ -119,7 +123,9 @@ class Narrator:
             label = dataclasses.replace(label, text=name) if is_variable else label
             code = as_code(label.text)
             if can_go and code and label.text != before:
-                found.append(Place(code, reference.child, label.container))
+                attribute = re.search(r"\.(\w+)$", code)
+                needed = attribute is not None and is_needed(holder, attribute[1])
+                found.append(Place(code, reference.child, label.container, needed))
         return found
 
     def from_cycle(self, path: list[Reference]) -> Chain:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import asyncio
 import builtins
 import dataclasses
 import re
@@ -18,6 +19,8 @@ from nbinspect.heapgraph.letting_go import (
     is_assignable,
     without_graphs,
 )
+from nbinspect.heapgraph.objects import isinstance_of
+from nbinspect.heapgraph.resolving import is_needed, resolved
 from nbinspect.referrers.records import Chain, Link
 from nbinspect.referrers.spelling import as_code
 
@@ -107,15 +110,25 @@ def _in_reach(first: str, sentence: str, code: str) -> tuple[str, str]:
         return sentence, code
     if first.startswith("logging.getLogger("):
         return sentence, f"import logging; {code}"
-    names = notebook.user_namespace()
+    names, module = notebook.user_namespace(), _module_of(first)
+    of_module = re.fullmatch(rf"del {re.escape(module)}\.(\w+)", code) if module else None
+    if of_module and not _is_users(module) and is_needed(sys.modules[module], of_module[1]):
+        return _set_back(module, of_module[1])
     base = re.match(r"\w+", first)
     is_library = base and type(names.get(base[0])) is ModuleType and "._" in code
     if not is_library and _free_names(code) <= names.keys() | vars(builtins).keys():
         return sentence, code
-    module = _module_of(first)
     if module and _is_users(module):
         return sentence, f"import {module}; {code}"
     return f"It goes when {first} lets go of it.", ""
+
+
+def _set_back(module: str, name: str) -> tuple[str, str]:
+    """Say how to mend what a library's module goes by: to delete it would break the library."""
+    if f"__{name}__" in vars(sys.modules[module]):
+        code = f"import {module}; {module}.{name} = {module}.__{name}__"
+        return "Set it back with `{}`.", code
+    return f"It goes when {module}.{name} is set to something else, as it was before.", ""
 
 
 def _free_names(code: str) -> set[str]:
@@ -270,8 +283,17 @@ def _suspended(chain: Chain) -> tuple[str, str] | None:
     if first.type_name in {"generator", "coroutine"} and is_assignable(first.label):
         return "End it with `{}`.", f"{first.label}.close()"
     if first.type_name == "Task" and is_assignable(first.label):
-        return "Cancel it with `{}`.", f"{first.label}.cancel(); del {first.label}"
+        more = f"; del {first.label}" if first.droppable in {"", first.label} else ""
+        sentence = "Cancel it with `{}`: it ends when its loop runs next."
+        return sentence, f"{first.label}.cancel(){more}"
     return None
+
+
+def _scheduled(chain: Chain) -> tuple[str, str] | None:
+    found = re.match(r"(.+)\.(?:_args|_callback)\b", chain.links[0].label)
+    if found is None or not isinstance_of(resolved(found[1]), asyncio.Handle):
+        return None
+    return "Cancel the call with `{}`.", f"{found[1]}.cancel()"
 
 
 def _hook(chain: Chain) -> tuple[str, str] | None:
@@ -309,6 +331,7 @@ RULES = (
     _cached,
     _in_queue,
     _finalizer,
+    _scheduled,
     _suspended,
     _hook,
     _optimizer,

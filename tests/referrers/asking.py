@@ -59,13 +59,25 @@ class Asker(Answerer):
         super().__init__(__file__)
 
     def ask(
-        self, code: str, expression: str = "probe()", *, every: bool = False, mends: int = 1
+        self,
+        code: str,
+        expression: str = "probe()",
+        *,
+        every: bool = False,
+        mends: int = 1,
+        then: str = "",
     ) -> Answer:
-        """Run a cell, ask who keeps what an expression gives, and run up to `mends` mends.
+        """Run a cell, ask who keeps what an expression gives, run up to `mends` mends, and `then`.
 
         A cell that leaves a weak reference `probe` lets the answer say if the object died.
         """
-        question = {"code": code, "expression": expression, "every": every, "mends": mends}
+        question = {
+            "code": code,
+            "expression": expression,
+            "every": every,
+            "mends": mends,
+            "then": then,
+        }
         return Answer(**self.answer(question))
 
 
@@ -104,6 +116,7 @@ def answer(question: dict[str, Any], names: dict[str, Any]) -> dict[str, Any]:
             if probe() is not None:
                 report = refchain(probe(), name=expression, budget_s=PATIENCE_S)
     result["at_once"] = probe() is None
+    exec(question["then"], names)
     gc.collect()
     result["alive"] = probe() is not None
     return result
