@@ -14,7 +14,7 @@ import numpy as np
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.index import HeapIndex
 from nbinspect.heapgraph.native import Reference, node_cap, walk
-from nbinspect.heapgraph.objects import own_dict
+from nbinspect.heapgraph.objects import object_parts, own_dict
 from nbinspect.heapgraph.roots import Root, roots
 from nbinspect.tensors import class_dict, is_node, is_tensor, native_holders
 
@@ -188,9 +188,10 @@ class HeapGraph:
 
     def _elements(self, array: Any) -> list[int]:
         """List those objects of this graph that an array of objects holds itself."""
-        if array.dtype != object or not array.flags.owndata:
+        if not array.flags.owndata:
             return []
-        return [key for key in map(id, array.flat) if key in self.objects]
+        parts = (part for _, part in object_parts(array))
+        return [key for part in parts for key in map(id, part.flat) if key in self.objects]
 
     def unexplained(self, key: int) -> Unexplained:
         """Count the references to an object of this graph that no holder was found for.

@@ -28,6 +28,21 @@ def is_hooks(value: Any) -> bool:
     return all(type(key) is int and callable(one) for key, one in value.items())
 
 
+def object_parts(array: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what of a NumPy array has objects for elements, the place of a field before it.
+
+    That is the array, or those of its fields that are of objects, e.g. ``['loss']``. Of a subclass
+    that is not NumPy's own the fields are left alone: to take one would run its code.
+    """
+    if array.dtype == object:
+        yield "", array
+    elif type(array) in {np.ndarray, np.recarray}:
+        for name in array.dtype.names or ():
+            if array.dtype.fields[name][0].hasobject:
+                inner = object_parts(np.ndarray.__getitem__(array, name))
+                yield from ((f"[{name!r}]{place}", part) for place, part in inner)
+
+
 def address_of_bytes(value: Any) -> int:
     """Give where an array or buffer lies that a tensor can be made over, 0 for anything else.
 

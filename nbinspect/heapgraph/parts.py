@@ -20,6 +20,7 @@ from nbinspect.heapgraph.objects import (
     instance_dict,
     is_hooks,
     isinstance_of,
+    object_parts,
     own_dict,
     referents,
     slots,
@@ -57,9 +58,10 @@ def _special_parts(parent: Any, text: str, dotted: str) -> Iterator[tuple[Any, S
         yield parent.__self__, Step("attribute", Label(f"{dotted}__self__"))
         yield parent.__func__, Step("attribute", Label(text))
     elif isinstance_of(parent, np.ndarray):  # of objects
-        for index, value in zip(np.ndindex(parent.shape), parent.flat, strict=True):
-            place = ", ".join(map(str, index))
-            yield value, Step("item", Label(f"{text}[{place}]", container="ndarray"))
+        for field, part in object_parts(parent):
+            for index, value in zip(np.ndindex(part.shape), part.flat, strict=True):
+                place = f"{field}[{', '.join(map(str, index)) or '()'}]"
+                yield value, Step("item", Label(f"{text}{place}", container="ndarray"))
     elif isinstance_of(parent, functools.partial):
         yield parent.func, Step("attribute", Label(f"{dotted}func"))
         yield parent.args, Step("item", Label(f"{dotted}args"))

@@ -22,7 +22,7 @@ from nbinspect.heapgraph.native import (
     tensors_over,
     walk,
 )
-from nbinspect.heapgraph.objects import address_of_bytes, is_hooks
+from nbinspect.heapgraph.objects import address_of_bytes, is_hooks, object_parts
 from nbinspect.heapgraph.roots import Root, roots
 from nbinspect.render.format import count
 from nbinspect.tensors import is_node, is_tensor, native_holders, tensors_of_python
@@ -414,8 +414,11 @@ def _steps_from(value: Any, wanted: set[int]) -> list[tuple[Any, Reference]]:
     while issubclass(type(chain[-1].base), np.ndarray) and id(chain[-1].base) not in wanted:
         chain.append(chain[-1].base)
     steps = [(one, Reference(id(one), id(one.base), "array", False)) for one in reversed(chain)]
-    if chain[-1].dtype != object or chain[-1].base is not None:  # over a tensor, or another array
+    if (
+        not chain[-1].dtype.hasobject or chain[-1].base is not None
+    ):  # over a tensor, or another array
         return steps
-    held = {key: None for key in map(id, chain[-1].flat) if key in wanted}
+    parts = (part for _, part in object_parts(chain[-1]))
+    held = {key: None for part in parts for key in map(id, part.flat) if key in wanted}
     items = [(chain[-1], Reference(id(chain[-1]), key, "", False)) for key in held]
     return [*items, *steps[1:]]

@@ -17,7 +17,7 @@ from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import Reader, short_name
 from nbinspect.heapgraph.native import Reference, owned
-from nbinspect.heapgraph.objects import isinstance_of, own_dict, referents
+from nbinspect.heapgraph.objects import isinstance_of, object_parts, own_dict, referents
 from nbinspect.heapgraph.roots import roots
 from nbinspect.referrers.backward import Backward
 from nbinspect.referrers.garbage import freed_with
@@ -122,7 +122,8 @@ def _held_by(holder: Any) -> Iterator[Any]:
         yield from (child for _, child, _ in owned(holder))
     elif isinstance_of(holder, np.ndarray):
         yield holder.base
-        yield from holder.flat if holder.dtype == object else ()
+        for _, part in object_parts(holder):
+            yield from part.flat
     elif isinstance_of(holder, _torch.saved_tensor_type()):
         yield holder.data
 

@@ -344,6 +344,24 @@ del hidden
         edge="item",
     ),
     Case(
+        name="a field of an array of records",
+        code=H
+        + """
+import numpy
+array = numpy.zeros(3, [("step", "i8"), ("kept", [("loss", "O"), ("name", "O")])])
+array["kept"]["loss"][1] = [h]
+del h
+""",
+        names=("array['kept']['loss'][1][0]",),
+        edge="item",
+    ),
+    Case(
+        name="an array that is one object",
+        code=H + "import numpy\narray = numpy.empty((), object)\narray[()] = [h]\ndel h",
+        names=("array[()][0]",),
+        edge="item",
+    ),
+    Case(
         name="a context variable",
         code=H + "import contextvars\nbatch = contextvars.ContextVar('b')\nbatch.set(h)\ndel h",
         names=("batch.get()",),
