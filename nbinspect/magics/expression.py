@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from nbinspect import notebook
+from nbinspect.render.format import cut_end
 
 MOST_CHARACTERS = 200  # of an error's message
 
@@ -174,7 +175,7 @@ def _depth(error: BaseException) -> int:
 
 def _line(error: BaseException) -> str:
     try:
-        return " ".join(str(error).split())[:MOST_CHARACTERS]
+        return cut_end(" ".join(str(error).split()), MOST_CHARACTERS)
     except Exception:  # a message that cannot be printed
         return "no message"
 

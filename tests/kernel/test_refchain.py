@@ -64,12 +64,16 @@ def test_evaluated_exactly_once(kernel: Kernel) -> None:
     assert kernel.value("calls") == "[1]"
 
 
+RAISES = "exec('raise ValueError(chr(0x202e) + 500 * chr(60))')"
+
+
 @pytest.mark.parametrize(
     ("line", "error"),
     [
         ("", "%refchain: name what to look at, e.g. %refchain h (see %refchain?)"),
         ("cahce", "%refchain: there is no cahce; did you mean cache? (see %refchain?)"),
         ("cache['x']", "%refchain: cache['x'] raises KeyError: 'x' (see %refchain?)"),
+        (RAISES, f"%refchain: {RAISES} raises ValueError: \\u202e{190 * '<'}"),
         ("--nope h", "%refchain: unknown option --nope (see %refchain?)"),
         ("h +", "%refchain: h + is no expression: "),
         ("h = 3", "%refchain: h = 3 is no expression: "),
