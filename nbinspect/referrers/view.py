@@ -83,8 +83,8 @@ def _target(report: ReferenceReport) -> GraphNode:
         report.description if report.size_bytes is None else report.description.partition(", ")[0]
     )
     size, detail = report.size_bytes, tuple[str, ...]()
-    if report.chains:
-        last = report.chains[0].links[-1]
+    if report.n_references:
+        last = report.chains[0].links[-1] if report.chains else Link("", "other", "unknown")
         known = dataclasses.replace(
             last, size_bytes=size, device=report.device, origin=report.origin or last.origin
         )

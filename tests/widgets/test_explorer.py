@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import threading
 import weakref
@@ -328,6 +329,15 @@ def test_what_neither_way_leads_to_stays_a_picture(explore):
     serial = explorer.picture["serial"]
     click(explorer, "target")
     assert explorer.picture["serial"] == serial + 1, "the page waits for an answer"
+    explorer.close()
+
+
+def test_an_object_whose_holders_were_not_found_says_what_is_known():
+    report = dataclasses.replace(nbinspect.refchain(plant()(), name="t"), chains=())
+    explorer = nbinspect.explore(report)
+    unknown = "what would be freed with it is not known", "which cell made it is not known"
+    size = "65\u202f536 bytes"
+    assert hover(explorer, "t") == ["t", "64x256 float32", size, "on cpu", *unknown]
     explorer.close()
 
 
