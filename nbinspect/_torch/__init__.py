@@ -25,6 +25,7 @@ from nbinspect._torch.allocators import (
     nvml_name,
 )
 from nbinspect._torch.dispatch import (
+    aside,
     autocast_operations,
     compiles_under_modes,
     conjugating,
@@ -95,6 +96,7 @@ __all__ = [
     "allocator_events",
     "allocator_peaks",
     "allocator_snapshot",
+    "aside",
     "autocast_operations",
     "backward_code",
     "compiles_under_modes",

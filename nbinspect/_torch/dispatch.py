@@ -36,6 +36,29 @@ class _NoOverrides:
             guard.__exit__(None, None, None)
 
 
+class _Aside(_NoOverrides):
+    """See `aside`."""
+
+    __slots__ = ("_had_grad",)
+
+    def __enter__(self) -> None:
+        super().__enter__()
+        self._had_grad = torch.is_grad_enabled()
+        torch._C._set_grad_enabled(False)  # without the object that `torch.no_grad` makes
+
+    def __exit__(self, *_: object) -> None:
+        torch._C._set_grad_enabled(self._had_grad)
+        super().__exit__()
+
+
+def aside() -> AbstractContextManager[None]:
+    """Keep what is called out of sight of modes, as `no_overrides` does, and of autograd.
+
+    Cost: 2 µs.
+    """
+    return _Aside()
+
+
 def no_overrides() -> AbstractContextManager[None]:
     """Keep subclasses' functions, all active modes and functorch out of what is called.
 

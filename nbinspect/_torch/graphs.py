@@ -204,10 +204,12 @@ def backward_code() -> CodeType | None:
     return code
 
 
+_task: Callable[[], int] = getattr(torch._C, "_current_graph_task_id", lambda: -1)
+
+
 def graph_task() -> int:
     """Give the number of the backward pass that runs in this thread, -1 outside of one."""
-    current = getattr(torch._C, "_current_graph_task_id", None)
-    return int(current()) if current is not None else -1
+    return int(_task())
 
 
 def when_backward_ends(callback: Callable[[], None]) -> bool:

@@ -7,6 +7,7 @@ import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any, NamedTuple
 
 import torch
@@ -101,7 +102,8 @@ class Writer:
         self.keys: tuple[int, ...] = ()
         self.alone: torch.Tensor | None = None
         self._held: dict[int, torch.Tensor] = {}
-        self._kept = None if light else Kept(exact=exact)
+        self._has_copies = not light
+        self._kept: Kept | None = None
         self._left: _Left | None = None
         self._has_looked = False
         self._reading: _Reading | None = None
@@ -113,7 +115,7 @@ class Writer:
 
     def forget_copies(self) -> None:
         """Let go of all copies, and make no more."""
-        self._kept, self._reading = None, None
+        self._has_copies, self._kept, self._reading = False, None, None
 
     def _leave(self, parameters: Sequence[torch.Tensor], reading: _Reading) -> None:
         """Note the gradient that backward came to last, to see whether it will be set to zero.
@@ -152,7 +154,7 @@ class Writer:
 
     def hold(self, parameters: Sequence[torch.Tensor]) -> None:
         """Copy weights as a step starts that will call a closure, maybe after it has changed them."""
-        if self._kept is not None:
+        if self._has_copies:
             solid = [(at, measure.dense(one)) for at, one in enumerate(parameters)]
             self._held = {at: one.detach().clone() for at, one in solid if one is not None}
 
@@ -173,7 +175,7 @@ class Writer:
         key = tuple(map(id, parameters))
         if key != self.keys:
             self.keys = key
-            self._kept = None if self._kept is None else Kept(exact=self._exact)
+            self._kept = Kept(parameters, exact=self._exact) if self._has_copies else None
         gradients: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         live: list[int] = []
@@ -213,7 +215,7 @@ class Writer:
         reading.pairs = found.pairs
 
     def after(
-        self, losses: list[torch.Tensor], scale: float | None, grad_scale: float | None
+        self, losses: measure.Scalars, scale: float | None, grad_scale: float | None
     ) -> tuple[Part, list[float]] | None:
         """Measure what the optimizer has written, and read all of it at once.
 
@@ -273,10 +275,10 @@ def _cosines(places: Sequence[int], columns: Mapping[str, list[float]]) -> list[
 
 
 def _read(
-    columns: Mapping[str, list[measure.Scalar]], losses: list[torch.Tensor]
+    columns: Mapping[str, list[measure.Scalar]], losses: measure.Scalars
 ) -> tuple[dict[str, list[float]], list[float]]:
     """Read columns and losses, all at once."""
-    values = measure.read([*losses, *(one for column in columns.values() for one in column)])
+    values = measure.read([*losses, *chain.from_iterable(columns.values())])
     found: dict[str, list[float]] = {}
     at = len(losses)
     for name, column in columns.items():
@@ -289,7 +291,7 @@ def skipped(
     writer: Writer,
     parameters: Sequence[torch.Tensor],
     finals: Mapping[int, Final],
-    losses: list[torch.Tensor],
+    losses: measure.Scalars,
     *,
     scale: float,
 ) -> tuple[Part, list[float]]:

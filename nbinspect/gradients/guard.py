@@ -7,8 +7,6 @@ import threading
 from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
-import torch
-
 from nbinspect import _torch
 
 Method = TypeVar("Method", bound=Callable[..., Any])
@@ -45,7 +43,7 @@ def guarded(method: Method) -> Method:
         with self.lock:  # losses and gradients of threads that train at once meet here
             self.aside_in = threading.get_ident()
             try:
-                with torch.no_grad(), _torch.no_overrides():
+                with _torch.aside():
                     return method(self, *args)
             except Exception as error:
                 self.failed(error)

@@ -1,7 +1,7 @@
 """What is kept of weights until they are written, and of gradients until the next step.
 
-Updates and cosines need what a tensor was before. In the CPU's memory, small tensors are laid in a
-row (`small`) and others compared part by part (`near`); of the rest, and of very large tensors,
+Updates and cosines need what a tensor was before. In the CPU's memory, many small tensors are laid in
+a row (`small`) and others compared part by part (`near`); of the rest, and of very large tensors,
 samples are copied by fused kernels.
 """
 
@@ -85,11 +85,13 @@ class Kept:
     first and the optimizer with the last: what was used just now is in the cache.
 
     Args:
+        parameters: all that there may be.
         exact: take whole tensors, however large.
     """
 
-    def __init__(self, *, exact: bool) -> None:
+    def __init__(self, parameters: Sequence[torch.Tensor], *, exact: bool) -> None:
         self._exact = exact
+        self._has_rows = sum(map(near.is_small, parameters)) >= small.FEWEST
         self._beside: _Beside | None = None
         self._weights: samples.Copies = {}
         self._earlier: dict[int, _Earlier] = {}
@@ -110,7 +112,7 @@ class Kept:
             gradient, weight = gradients[n], weights[n]
             if gradient.shape != weight.shape:  # sparse: its places differ by step
                 rest.append(n)
-            elif near.is_small(weight) and near.is_small(gradient):
+            elif self._has_rows and near.is_small(weight) and near.is_small(gradient):
                 tiny.append(n)
             elif self._is_whole(gradient) and self._is_whole(weight):
                 found.written[n] = self._compare(places[n], gradient, found)

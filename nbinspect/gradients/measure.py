@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -53,18 +53,18 @@ def _each(
     all_far: Callable[[list[torch.Tensor]], Sequence[Any]],
     tensors: Sequence[torch.Tensor],
 ) -> list[Any]:
-    """Measure what is small and near together, what is near one by one, and the rest together.
+    """Measure small ones together if they are many, what is near one by one, and the rest together.
 
     The latest ones come first: what has just been written is in the cache.
     """
     found: list[Any] = [None] * len(tensors)
-    tiny, far = [], []
+    tiny = _small_ones(tensors)
+    far = []
     for n in reversed(range(len(tensors))):
-        one = tensors[n]
-        if near.is_small(one):
-            tiny.append(n)
-        elif near.is_near(one):
-            found[n] = one_near(one)
+        if n in tiny:
+            continue
+        if near.is_near(tensors[n]):
+            found[n] = one_near(tensors[n])
         else:
             far.append(n)
     if tiny:
@@ -74,7 +74,13 @@ def _each(
     return found
 
 
-def _put(found: list[Any], places: Sequence[int], some: Sequence[Any]) -> None:
+def _small_ones(tensors: Sequence[torch.Tensor]) -> dict[int, None]:
+    """Give the places of those that are to be laid in a row, in order; none if they are few."""
+    found = {n: None for n, one in enumerate(tensors) if near.is_small(one)}
+    return found if len(found) >= small.FEWEST else {}
+
+
+def _put(found: list[Any], places: Iterable[int], some: Sequence[Any]) -> None:
     for n, one in zip(places, some, strict=True):
         found[n] = one
 
@@ -182,9 +188,13 @@ def read(scalars: Sequence[Scalar]) -> list[float]:
 
     Cost: waits for each device once.
     """
-    values: list[float] = [one if type(one) is float else 0.0 for one in scalars]
-    for numbers in _by_device(scalars).values():
-        some = [one for n in numbers if isinstance(one := scalars[n], torch.Tensor)]
+    values: list[Any] = list(scalars)
+    places: dict[torch.device, list[int]] = {}
+    for number, one in enumerate(values):
+        if type(one) is not float:
+            places.setdefault(one.device, []).append(number)
+    for numbers in places.values():
+        some = [values[n] for n in numbers]
         kinds = {one.dtype for one in some}
         # float32 is what every device has; what it cannot hold is infinite there, and counts as bad
         packed = torch.stack(some if len(kinds) == 1 else [one.float() for one in some])
@@ -193,12 +203,9 @@ def read(scalars: Sequence[Scalar]) -> list[float]:
     return values
 
 
-def _by_device(scalars: Sequence[Scalar]) -> dict[torch.device, list[int]]:
-    places: dict[torch.device, list[int]] = {}
-    for number, one in enumerate(scalars):
-        if isinstance(one, torch.Tensor):
-            places.setdefault(one.device, []).append(number)
-    return places
+def loss(tensor: torch.Tensor) -> Scalar:
+    """Take down what a loss is now: read at once where that costs no wait for a device."""
+    return float(tensor.item()) if tensor.is_cpu else tensor.detach().clone().reshape(())
 
 
 def wide_norm(gradient: torch.Tensor) -> float:

@@ -50,7 +50,7 @@ def gradtable(model: nn.Module | None = None, *, rules: Rules | None = None) -> 
             if owner.setdefault(id(parameter), prefix) == prefix:
                 entry = named.setdefault(id(parameter), (parameter, []))
                 entry[1].append(f"{prefix}.{path}")
-    with torch.no_grad(), _torch.no_overrides():
+    with _torch.aside():
         rows = _rows(list(named.values()))
     norm = packed.total([row.grad_norm for row in rows if row.grad_norm is not None])
     return GradientTable(rows, norm, _findings(rows, list(owner.values()), rules or Rules()))

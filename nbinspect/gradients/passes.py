@@ -53,7 +53,7 @@ class Heard:
         self.so_far = Passes()
         self.running: dict[int, list[int]] = {}
         self.finals: dict[int, Final] = {}
-        self.losses: list[torch.Tensor] = []
+        self.losses: measure.Scalars = []
         self.n_dropped = 0
         self._threads: dict[int, int] = {}
         self._written: set[int] = set()
@@ -82,7 +82,7 @@ class Heard:
         elif any(one.numel() != 1 for one in found):
             self.so_far.why_no_loss = "backward was called on something that is no scalar"
         else:
-            self.losses += [one.detach().clone().reshape(()) for one in found]
+            self.losses += map(measure.loss, found)
 
     def drop_unused(self) -> None:
         """Forget passes whose gradients were set to None before any write: nothing adds to them."""

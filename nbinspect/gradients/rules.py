@@ -346,8 +346,8 @@ def _overwrites(rows: packed.Rows) -> bool:
 
 def _is_spike(norm: float, usual: Group, spike: float) -> bool:
     """Compare with the last steps, with how they vary, and with what the first ones were like."""
-    if len(usual.recent) < LEAST_WINDOW or norm <= 0:
-        return False
+    if len(usual.recent) < LEAST_WINDOW or norm <= spike * min(usual.recent):
+        return False  # the least is no more than the median: most steps end here
     recent = np.asarray(usual.recent)
     if not recent.all():
         return False

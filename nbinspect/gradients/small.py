@@ -1,6 +1,7 @@
 """Many small tensors of the CPU's memory at once: laid in one row, in double precision.
 
-A call for each of them would take longer than what it reads; so all of them share a few.
+A call for each of them would take longer than what it reads; so all of them share a few. Where
+there are fewer tensors than these calls are worth, each is measured by itself (`near`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 from nbinspect import _torch
 
 MOST = 1 << 12  # elements
+FEWEST = 8  # tensors
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 

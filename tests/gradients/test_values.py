@@ -96,6 +96,35 @@ def test_clipping_by_value_is_told_from_clipping_by_norm():
     assert 0 < figures.clip_factor < 1
 
 
+@pytest.mark.parametrize("n_tensors", [2, 12])
+def test_small_tensors_few_or_many_in_any_order_of_their_elements(n_tensors):
+    tensors = [nn.Parameter(torch.randn(8, 4 + n)) for n in range(n_tensors - 1)]
+    turned = nn.Parameter(torch.randn(8, 4).t())
+    tensors.append(turned)
+    optimizer = torch.optim.SGD(tensors, lr=0.1)
+    told = []
+    with gradwatch() as w:
+        for _ in range(3):
+            optimizer.zero_grad()
+            sum(one.pow(3).sum() for one in tensors).backward()
+            weights = [one.detach().clone() for one in tensors]
+            grads = [one.grad.clone() for one in tensors]
+            optimizer.step()
+            told.append((grads, weights, [one.detach().clone() for one in tensors]))
+    assert not turned.is_contiguous()
+    assert w.report.notes == ()
+    for step, (grads, weights, new) in zip(w.report.steps, told, strict=True):
+        for one, grad, weight, after in zip(step.parameters, grads, weights, new, strict=True):
+            assert one.grad_norm == pytest.approx(grad.norm().item(), rel=1e-5)
+            assert one.max_abs == pytest.approx(grad.abs().max().item(), rel=1e-6)
+            assert one.weight_norm == pytest.approx(weight.norm().item(), rel=1e-5)
+            assert one.update_norm == pytest.approx((after - weight).norm().item(), rel=1e-3)
+    for at in range(n_tensors):
+        old, now = told[-2][0][at].flatten(), told[-1][0][at].flatten()
+        cosine = torch.cosine_similarity(old, now, dim=0).item()
+        assert w.report.steps[-1].parameters[at].cosine == pytest.approx(cosine, abs=2e-3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16, torch.complex64])
 def test_other_dtypes(dtype):
     weight = torch.ones(8, 8, dtype=dtype, requires_grad=True)
