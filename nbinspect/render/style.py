@@ -57,7 +57,7 @@ _RULES = """
 .nbi.nbi .nbi-seg{flex:0 1 auto;min-width:2px;box-shadow:inset 0 0 0 1px rgba(0,0,0,.18)}
 .nbi.nbi .nbi-legend{display:flex;flex-wrap:wrap;gap:2px 18px;margin-top:6px;font-size:12px}
 .nbi.nbi .nbi-legend>span{display:inline-flex;align-items:baseline;gap:6px}
-.nbi.nbi .nbi-sep{display:none}
+.nbi.nbi .nbi-legend>.nbi-sep,.nbi.nbi .nbi-scale>.nbi-sep{display:none}
 .nbi.nbi .nbi-legend .nbi-n{font-weight:600}
 .nbi.nbi .nbi-sw{flex:none;display:inline-block;width:10px;height:10px;border-radius:2px;box-shadow:inset 0 0 0 1px color-mix(in srgb,var(--nbi-ink) 28%,transparent)}
 .nbi.nbi .nbi-legend .nbi-sw{transform:translateY(1px)}

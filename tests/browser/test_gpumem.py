@@ -39,6 +39,7 @@ def test_bars_show_the_right_bytes(open_notebook, artifacts):
     output = lab.cell(2).locator(".jp-OutputArea")
     expect(output.locator(".nbi-headline")).to_contain_text("Tensors hold 7.01 MiB")
     assert {label: shown_bytes(output, label) for label in EXPECTED} == EXPECTED
+    expect(output.locator(".nbi-sep").first).to_be_hidden()  # for pages without a style sheet
     expect(output).to_contain_text("model.weight")
     expect(output).to_contain_text("optimizer.state[model.weight]['exp_avg']")
     expect(output).to_contain_text("Out[2]")
