@@ -15,7 +15,7 @@ from leftovers import _FAILED as FAILED
 
 if TYPE_CHECKING:
     from labdriver import Lab, LabServer
-    from playwright.sync_api import Browser, BrowserContext
+    from playwright.sync_api import BrowserContext
 
 if os.environ.get("NBINSPECT_BROWSER") == "required":
     importlib.import_module("playwright.sync_api")  # a failure, where the tests would be skipped
@@ -43,17 +43,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabServer]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
+def context() -> Iterator[BrowserContext]:
+    """One context, so that all pages share the cache."""
     from labdriver import chromium
 
     with chromium() as running:
         yield running
-
-
-@pytest.fixture(scope="session")
-def context(browser: Browser) -> BrowserContext:
-    """One context, so that all pages share the cache."""
-    return browser.new_context(viewport={"width": 1280, "height": 1000})
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
 """Drive a real JupyterLab: start it, open a notebook, run cells, look at the page.
 
-    with lab_server(root) as server, chromium() as browser:
-        with lab_page(server, browser, "demo.ipynb") as lab:
+    with lab_server(root) as server, chromium() as context:
+        with lab_page(server, context, root / "demo.ipynb") as lab:
             lab.run_cell(0)
 
 Server and browser take seconds to start and serve all tests; a page, with its own kernel, serves
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from playwright.sync_api import Browser, BrowserContext, Locator, Page, expect, sync_playwright
+from playwright.sync_api import BrowserContext, Locator, Page, expect, sync_playwright
 
 CHROMIUM_FLAGS = [
     "--no-sandbox",
@@ -160,14 +160,19 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """Run the browser."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=find_chromium(), args=CHROMIUM_FLAGS)
+def chromium() -> Iterator[BrowserContext]:
+    """Run the browser with a profile on disk, which keeps JupyterLab's code compiled."""
+    with tempfile.TemporaryDirectory() as profile, sync_playwright() as playwright:
+        context = playwright.chromium.launch_persistent_context(
+            profile,
+            executable_path=find_chromium(),
+            args=CHROMIUM_FLAGS,
+            viewport={"width": 1280, "height": 1000},
+        )
         try:
-            yield browser
+            yield context
         finally:
-            browser.close()
+            context.close()
 
 
 @dataclass
