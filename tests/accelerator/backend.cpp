@@ -30,10 +30,11 @@
 #include <sstream>
 #include <unordered_map>
 
+#define FAR PrivateUse1
+#include "over_host.h"
+
 namespace {
 
-constexpr auto kType = c10::DeviceType::PrivateUse1;
-constexpr c10::DispatchKeySet kKeys(c10::DispatchKey::PrivateUse1);
 constexpr int kDevices = 2;
 constexpr size_t kBlock = 512;
 
@@ -232,6 +233,14 @@ CardAllocator& allocator() {
   return *one;
 }
 
+c10::Allocator* far_allocator() {
+  return &allocator();
+}
+
+c10::Device far_device() {
+  return on(current_index);
+}
+
 void CardAllocator::release(void* address) {
   if (address) {
     allocator().give_back(address);
@@ -416,148 +425,7 @@ struct CardHooks final : at::PrivateUse1HooksInterface {
   }
 };
 
-// ---- Kernels: the CPU's, over the same bytes -----------------------------------------------
-
-bool is_card(const at::Tensor& one) {
-  return one.defined() && one.device().type() == kType;
-}
-
-// Shows tensors of a device as tensors of the CPU for one call, and takes the results back.
-struct Call {
-  std::map<c10::StorageImpl*, c10::Storage> shown;
-  std::vector<std::pair<at::Tensor, at::Tensor>> pairs; // (the device's, the CPU's)
-  c10::Device device = on(current_index);
-  bool on_device = false, on_host = false;
-
-  c10::Storage show(const c10::Storage& storage) {
-    auto& one = shown[storage.unsafeGetStorageImpl()];
-    if (!one) {
-      auto* address = storage.mutable_data();
-      one = c10::Storage(
-          c10::Storage::use_byte_size_t(), storage.nbytes(),
-          c10::DataPtr(address, address, [](void*) {}, c10::DeviceType::CPU),
-          c10::GetAllocator(c10::DeviceType::CPU), /*resizable=*/true);
-    }
-    return one;
-  }
-
-  at::Tensor to_cpu(const at::Tensor& one) {
-    if (!is_card(one)) {
-      on_host = on_host || (one.defined() && one.dim() > 0);
-      return one;
-    }
-    TORCH_CHECK(
-        !on_device || one.device() == device || one.dim() == 0,
-        "Expected all tensors to be on the same device, but found ", device, " and ", one.device());
-    if (!on_device || one.dim() > 0) {
-      device = one.device();
-    }
-    on_device = true;
-    for (auto& [far, near] : pairs) {
-      if (far.is_same(one)) {
-        return near;
-      }
-    }
-    auto near = at::detail::make_tensor<c10::TensorImpl>(
-        show(one.storage()), c10::DispatchKeySet(c10::DispatchKey::CPU), one.dtype());
-    auto* impl = near.unsafeGetTensorImpl();
-    impl->set_sizes_and_strides(one.sizes(), one.strides(), one.storage_offset());
-    if (one.unsafeGetTensorImpl()->is_wrapped_number()) {
-      impl->set_wrapped_number(true);
-    }
-    near._set_conj(one.is_conj()); // only what knows of these bits is given a tensor with one
-    near._set_neg(one.is_neg());
-    pairs.emplace_back(one, near);
-    return near;
-  }
-
-  at::Tensor to_card(const at::Tensor& one) {
-    if (!one.defined() || one.device().type() != c10::DeviceType::CPU) {
-      return one;
-    }
-    for (auto& [far, near] : pairs) {
-      if (near.is_same(one)) {
-        return far;
-      }
-    }
-    for (auto& [far, near] : pairs) { // a view of an argument
-      if (near.storage().is_alias_of(one.storage()) && one.storage().nbytes()) {
-        auto view = at::detail::make_tensor<c10::TensorImpl>(
-            c10::TensorImpl::VIEW, c10::Storage(far.storage()), far.key_set(), one.dtype());
-        view.unsafeGetTensorImpl()->set_sizes_and_strides(
-            one.sizes(), one.strides(), one.storage_offset());
-        return view;
-      }
-    }
-    c10::DeviceGuard guard(device);
-    at::Tensor made = at::detail::empty_strided_generic(
-        one.sizes(), one.strides(), &allocator(), kKeys, one.scalar_type());
-    Call().to_cpu(made).copy_(one);
-    return made;
-  }
-
-  // An operation may have given its results another size.
-  void settle() {
-    for (auto& [far, near] : pairs) {
-      auto was = far.storage();
-      auto is = near.storage();
-      if (is.mutable_data() != was.mutable_data() || is.nbytes() > was.nbytes()) {
-        c10::DeviceGuard guard(far.device());
-        at::native::resize_bytes_cpu(was.unsafeGetStorageImpl(), is.nbytes());
-        std::memcpy(was.mutable_data(), is.mutable_data(), is.nbytes());
-      }
-      if (far.sizes() != near.sizes() || far.strides() != near.strides()) {
-        far.unsafeGetTensorImpl()->set_sizes_and_strides(
-            near.sizes(), near.strides(), near.storage_offset());
-      }
-    }
-  }
-};
-
-bool takes_generator(const c10::Argument& argument) {
-  return argument.type()->str().find("Generator") != std::string::npos;
-}
-
-c10::IValue argument_on_cpu(Call& call, const c10::IValue& value) {
-  if (value.isTensor()) {
-    return call.to_cpu(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> all;
-    for (const at::Tensor& one : value.toTensorVector()) {
-      all.push_back(call.to_cpu(one));
-    }
-    return all;
-  }
-  if (value.isOptionalTensorList()) {
-    c10::List<std::optional<at::Tensor>> all;
-    for (const auto& one : value.toOptionalTensorVector()) {
-      all.push_back(one ? std::optional<at::Tensor>(call.to_cpu(*one)) : std::nullopt);
-    }
-    return all;
-  }
-  if (value.isDevice() && value.toDevice().type() == kType) {
-    if (value.toDevice().has_index()) {
-      call.device = value.toDevice();
-    }
-    return c10::Device(c10::DeviceType::CPU);
-  }
-  return value;
-}
-
-c10::IValue result_on_card(Call& call, const c10::IValue& value) {
-  if (value.isTensor()) {
-    return call.to_card(value.toTensor());
-  }
-  if (value.isTensorList()) {
-    c10::List<at::Tensor> all;
-    for (const at::Tensor& one : value.toTensorVector()) {
-      all.push_back(call.to_card(one));
-    }
-    return all;
-  }
-  return value;
-}
+// ---- Kernels -------------------------------------------------------------------------------
 
 // Results whose size depends on values: a device's kernel reads that size before it goes on.
 const std::set<std::string> kReadsShapes{
@@ -578,37 +446,18 @@ bool chooses_by_mask(const c10::IValue& value) {
 }
 
 void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
-  const auto& schema = op.schema();
-  auto n = schema.arguments().size();
-  auto first = stack->size() - n;
-  Call call;
-  bool is_read = kReadsShapes.count(schema.name()) != 0;
-  for (size_t at = 0; at < n; at++) {
-    auto& value = (*stack)[first + at];
+  bool is_read = kReadsShapes.count(op.schema().name()) != 0;
+  call_on_host(op, stack, [&](auto device, const auto& argument, auto& value) {
     is_read = is_read || chooses_by_mask(value);
-    value = argument_on_cpu(call, value);
-  }
-  TORCH_CHECK(
-      !(call.on_device && call.on_host) || schema.name().find("index") != std::string::npos,
-      "Expected all tensors to be on the same device, but found ", call.device, " and cpu in ",
-      schema.name());
-  for (size_t at = 0; at < n; at++) {
-    if (takes_generator(schema.arguments()[at])) {
-      auto& value = (*stack)[first + at];
-      auto used = value.isNone() ? generator(call.device.index()) : value.toGenerator();
+    if (takes_generator(argument)) {
+      auto used = value.isNone() ? generator(device.index()) : value.toGenerator();
       if (used.device().type() == kType) {
         value = static_cast<CardGenerator*>(used.unsafeGetGeneratorImpl())->inner;
       }
     }
-  }
+  });
   counters.kernels++;
   counters.shapes += is_read;
-  op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::CPU), stack);
-  call.settle();
-  auto end = stack->size();
-  for (auto at = end - schema.returns().size(); at < end; at++) {
-    (*stack)[at] = result_on_card(call, (*stack)[at]);
-  }
 }
 
 at::Tensor empty(
@@ -629,8 +478,8 @@ at::Tensor empty_strided(
 }
 
 at::Tensor copy_from(const at::Tensor& from, const at::Tensor& to, bool) {
-  counters.to_host += is_card(from) && !is_card(to);
-  counters.from_host += is_card(to) && !is_card(from);
+  counters.to_host += is_far(from) && !is_far(to);
+  counters.from_host += is_far(to) && !is_far(from);
   counters.kernels++;
   Call().to_cpu(to).copy_(Call().to_cpu(from));
   return to;
@@ -660,22 +509,13 @@ at::Tensor& set_to_nothing(at::Tensor& self) {
   return self.set_(none, 0, {0}, {});
 }
 
-std::tuple<at::Tensor, at::Tensor> dropout(
-    const at::Tensor& input, double p, std::optional<bool> train) {
-  if (!train.value_or(true) || p == 0) {
-    return {input.clone(), at::ones_like(input, input.options().dtype(at::kBool))};
-  }
-  auto mask = at::empty_like(input, input.options().dtype(at::kBool)).bernoulli_(1 - p);
-  return {input.mul(mask).mul_(p == 1 ? 0. : 1 / (1 - p)), mask};
-}
-
 at::Tensor convolution(
     const at::Tensor& input, const at::Tensor& weight, const std::optional<at::Tensor>& bias,
     at::IntArrayRef stride, at::IntArrayRef padding, at::IntArrayRef dilation, bool transposed,
     at::IntArrayRef output_padding, int64_t groups) {
   counters.kernels++;
   Call call;
-  return call.to_card(at::convolution(
+  return call.to_far(at::convolution(
       call.to_cpu(input), call.to_cpu(weight), bias ? call.to_cpu(*bias) : at::Tensor(), stride,
       padding, dilation, transposed, output_padding, groups));
 }
@@ -690,7 +530,7 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
       call.to_cpu(gradient), call.to_cpu(input), call.to_cpu(weight),
       at::IntArrayRef({weight.size(transposed ? 1 : 0) * (transposed ? groups : 1)}), stride,
       padding, dilation, transposed, output_padding, groups, wanted);
-  return {call.to_card(a), call.to_card(b), call.to_card(c)};
+  return {call.to_far(a), call.to_far(b), call.to_far(c)};
 }
 
 TORCH_LIBRARY_IMPL(_, PrivateUse1, m) {

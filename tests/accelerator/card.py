@@ -20,6 +20,7 @@ from torch.utils import cpp_extension
 
 NAME = "card"
 SOURCE = Path(__file__).with_name("backend.cpp")
+SHARED = SOURCE.with_name("over_host.h")
 CAPACITY = 4 << 30
 
 
@@ -45,7 +46,8 @@ def library() -> Path:
     Raises:
         RuntimeError: it does not compile, with the compiler's words.
     """
-    key = hashlib.sha256(SOURCE.read_bytes() + torch.__version__.encode()).hexdigest()[:16]
+    text = SOURCE.read_bytes() + SHARED.read_bytes() + torch.__version__.encode()
+    key = hashlib.sha256(text).hexdigest()[:16]
     home = Path(__file__).parents[2] / "build" / "accelerator"
     home.mkdir(parents=True, exist_ok=True)
     built = home / f"card-{key}.so"
