@@ -266,6 +266,8 @@ class AllocatorHistory:
         """End the log if it is ours, and give each device's events since a moment."""
         if self.why_not:
             return {}
+        # Counted first: what making the snapshot lets the collector free is no part of the cell.
+        calls = {name: _n_calls(name) for name in self._calls}
         try:
             traces = torch.cuda.memory._snapshot()["device_traces"]
         finally:
@@ -275,7 +277,7 @@ class AllocatorHistory:
         for index, trace in enumerate(traces):
             name = f"cuda:{index}"
             events = history_events(trace, since_ns, name)
-            before, now = self._calls.get(name, (0, 0)), _n_calls(name)
+            before, now = self._calls.get(name, (0, 0)), calls.get(name, (0, 0))
             if lacks_calls(events, now[0] - before[0], now[1] - before[1]):
                 self.why_not = "the log that is kept has not room for all that the cell allocated"
             elif events:

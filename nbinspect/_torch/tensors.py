@@ -92,10 +92,10 @@ handle: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 def is_pinned(storage: torch.UntypedStorage) -> bool:
     """Say whether host memory is page-locked; asks nothing where no accelerator is in use."""
     name = next(iter(accelerators()), None)
-    if name is None or not in_use(device := torch.device(name)):
+    if name is None or not in_use(torch.device(name)):
         return False
     try:
-        return bool(storage.is_pinned(device.type))
+        return bool(storage.is_pinned(None))  # for the accelerator; torch warns if it is named
     except (RuntimeError, TypeError):  # `TypeError`: a device that torch thinks cannot pin
         return False
 

@@ -15,7 +15,7 @@ import numpy as np
 import psutil
 import torch
 
-from nbinspect import notebook
+from nbinspect import _torch, notebook
 from nbinspect.blocks import Reading, Unavailable
 from nbinspect.leaks.growth import growths, survivors
 from nbinspect.leaks.records import Growth, PartGrowth
@@ -214,7 +214,8 @@ def _put_back(model: torch.nn.Module) -> Iterator[None]:
     buffers = [(one, one.detach().clone()) for one in model.buffers()]
     gradients = [(one, one.grad) for one in model.parameters()]
     states = random.getstate(), np.random.get_state()
-    with torch.random.fork_rng():
+    with torch.random.fork_rng(devices=()):  # it would warn of more accelerators than one
+        elsewhere = _torch.generator_states()
         try:
             for one, _ in gradients:
                 one.grad = None
@@ -222,6 +223,7 @@ def _put_back(model: torch.nn.Module) -> Iterator[None]:
         finally:
             random.setstate(states[0])
             np.random.set_state(states[1])
+            _torch.set_generator_states(elsewhere)
             with torch.no_grad():
                 for buffer, before in buffers:
                     buffer.copy_(before)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import nbinspect
+from nbinspect.snapshots import record_snapshot
 
 MIB = 1 << 20
 
@@ -64,7 +66,7 @@ def test_out_of_memory_agrees_with_what_the_device_says(cuda):
     except torch.OutOfMemoryError as error:
         sys.last_value = error
     found = nbinspect.traceback_memory(drop=True)
-    del sys.last_value
+    assert not hasattr(sys, "last_value")
     assert found.oom is not None
     assert found.oom.device == "cuda:0"
     for told, wanted in [(found.oom.asked_bytes, 2 * total), (found.oom.total_bytes, total)]:
@@ -89,3 +91,64 @@ def test_a_snapshot_on_the_spot_and_from_a_file_agree_with_the_allocator(cuda, t
     lines = [one.where.file for one in record.alive_at(record.peak_time_s) if one.where]
     assert any(file.endswith("test_leaks.py") for file in lines)
     del held
+
+
+def test_the_log_of_a_snapshot_on_the_spot_names_the_lines(cuda):
+    torch.cuda.memory._record_memory_history(max_entries=10_000)
+    try:
+        held = torch.ones(8 * MIB, dtype=torch.uint8, device=cuda)
+        record = record_snapshot()
+    finally:
+        torch.cuda.memory._record_memory_history(None)
+    assert record.allocated_bytes == sum(
+        torch.cuda.memory_allocated(index) for index in range(torch.cuda.device_count())
+    )
+    lines = [one.where.file for one in record.alive_at(record.timeline[-1].time_s) if one.where]
+    assert any(file.endswith("test_leaks.py") for file in lines)
+    del held
+
+
+def test_parts_run_apart_leave_every_generator_as_it_was(cuda, recwarn):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Dropout(0.5)).to(cuda)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data = [torch.ones(2, 8, device=cuda)]
+    before = torch.cuda.get_rng_state_all()
+    report = nbinspect.leakwatch(
+        lambda: None, 2, isolate=True, model=model, loader=data, optimizer=optimizer
+    )
+    after = torch.cuda.get_rng_state_all()
+    assert len(report.by_part) > 1
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+    assert [str(one.message) for one in recwarn if "devices" in str(one.message)] == []
+
+
+EXPANDABLE = """
+import os, sys
+os.environ["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+import torch, nbinspect
+torch.cuda.memory._record_memory_history(max_entries=10_000)
+held = [torch.ones(3 << 20, dtype=torch.uint8, device="cuda") for _ in range(20)]
+del held[::2]
+torch.cuda.memory._dump_snapshot(sys.argv[1])
+record = nbinspect.memsnapshot(sys.argv[1], device=0)
+assert record.allocated_bytes == torch.cuda.memory_allocated(0), record.allocated_bytes
+assert record.reserved_bytes == torch.cuda.memory_reserved(0), record.reserved_bytes
+assert record.peak_bytes == torch.cuda.max_memory_allocated(0), record.peak_bytes
+assert "expandable_segments" not in str(record).partition("settings")[0], str(record)
+def fail():
+    torch.empty(2 * torch.cuda.get_device_properties(0).total_memory, dtype=torch.uint8, device="cuda")
+try:
+    fail()
+except torch.OutOfMemoryError as error:
+    sys.last_value = error
+told = str(nbinspect.traceback_memory())
+assert "asked for" in told and "expandable_segments" not in told, told
+"""
+
+
+def test_expandable_segments_are_read_and_not_advised_again(cuda, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-c", EXPANDABLE, str(tmp_path / "run.pickle")],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 import nbinspect
+from nbinspect.memory.gauges import gauges
 
 MIB = 1 << 20
 
@@ -92,6 +93,52 @@ def test_a_history_that_lacks_calls_is_not_believed(cuda, kept):
     assert watch.report.added_peak_bytes == 4 * MIB
     assert watch.report.source == "op stream"
     assert any("has not room" in note for note in watch.report.notes)
+
+
+def test_what_is_freed_while_the_log_is_read_is_no_call_of_the_cell(cuda, monkeypatch):
+    kept, read = [torch.ones(MIB, device=cuda)], torch.cuda.memory._snapshot
+
+    def read_and_collect():
+        found = read()
+        kept.clear()
+        return found
+
+    monkeypatch.setattr(torch.cuda.memory, "_snapshot", read_and_collect)
+    with nbinspect.memwatch() as watch:
+        torch.ones(MIB, device=cuda)
+    assert watch.report.source == "allocator history"
+
+
+def test_nobody_waits_for_the_device(cuda):
+    model = nn.Linear(64, 64, device=cuda)
+    rows = torch.ones(8, 64, device=cuda)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        nbinspect.gpumem()
+        gauges()
+        with nbinspect.memwatch():
+            model(rows).sum().backward()
+        nbinspect.refchain(rows)
+        nbinspect.autograd(model(rows))
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+@pytest.mark.skipif(torch.cuda.device_count() < 2, reason="needs two devices")
+def test_each_device_has_its_own_figures_and_curve():
+    kept = []
+    with nbinspect.memwatch() as watch:
+        kept.append(torch.ones(MIB, device="cuda:0"))
+        kept.append(torch.ones(2 * MIB, device="cuda:1"))
+    report = watch.report
+    added = {one.device: one.peak_bytes - one.before_bytes for one in report.peaks}
+    assert (added["cuda:0"], added["cuda:1"]) == (4 * MIB, 8 * MIB)
+    assert report.device == "cuda:1"
+    assert {one.device for one in report.lines} == {"cuda:0", "cuda:1"}
+    titles = [one.title for one in report.view() if hasattr(one, "times_s")]
+    assert [one.partition(":")[0] for one in titles] == ["cuda", "cuda"]  # the CPU was left alone
+    (table,) = [one for one in report.view() if getattr(one, "title", "").startswith("Lines")]
+    assert [column.title for column in table.columns][:2] == ["line", "device"]
 
 
 OTHER_ALLOCATOR = """
