@@ -222,6 +222,11 @@ class Tracker:
                 sums[one.device, one.origin] += one.size_bytes
         return dict(sums)
 
+    def old(self) -> dict[int, int]:
+        """Give the sizes of what is alive now and was there before, by handle."""
+        self._note_ends()
+        return {one.key: one.size_bytes for one in self._live.values() if one.origin is None}
+
     def living(self) -> list[LiveStorage]:
         """List the storages that were met and are alive."""
         self._note_ends()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -41,6 +41,8 @@ from nbinspect.render.format import bytes_text
 from nbinspect.render.palette import hue
 
 Item = TypeVar("Item")
+Columns = tuple[Column, ...]
+Row = tuple[str | int, ...]
 N_CHANGES = 20  # shown at most
 N_ADVICE = 3  # more than that at once is not read
 HOLDERS = (
@@ -213,17 +215,18 @@ def diff_view(diff: MemoryDiff) -> View:
     total = sum(one.after_bytes - one.before_bytes for one in diff.changes)
     grown = "grew" if total >= 0 else "shrank"
     shown, rest = _top(_equal_changes(diff.changes), N_CHANGES)
-    rows = tuple(
+    cells = [
         (one.kind, one.owner, one.before_bytes, one.after_bytes, one.after_bytes - one.before_bytes)
         for one in shown
-    )
-    columns = (
+    ]
+    columns: Columns = (
         Column("kind", "kind"),
         Column("holder", "name"),
         Column("before", "bytes"),
         Column("after", "bytes"),
         Column("change", "change"),
     )
+    columns, rows = _by_device(columns, cells, shown)
     sentence = Text((f"Tensors {grown} by ", Size(abs(total)), "."), "headline")
     return sentence, Table(columns, rows, n_more=len(rest))
 
@@ -247,7 +250,7 @@ def _equal_changes(changes: Sequence[Change]) -> Sequence[Change]:
 def report_view(report: MemoryReport) -> View:
     """Show what a cell did to memory."""
     blocks: list[Block] = [_report_headline(report)]
-    blocks += [_timeline(peak) for peak in report.peaks if len(peak.times_s) > 1]
+    blocks += [_timeline(peak) for peak in report.peaks if not _is_flat(peak)]
     blocks += _lines(report)
     blocks += _modules(report)
     blocks += _kept(report)
@@ -278,6 +281,11 @@ def _nothing_left(left: int) -> list[Span]:
     )
 
 
+def _is_flat(peak: DevicePeak) -> bool:
+    """Say whether a cell left a device alone, so that its curve shows nothing."""
+    return len(set(peak.sizes_bytes)) <= 1 and peak.peak_bytes == peak.before_bytes
+
+
 def _timeline(peak: DevicePeak) -> Timeline:
     mark = Mark(peak.peak_time_s, peak.peak_bytes, "peak")
     title = f"{peak.device}: held by tensors while the cell ran"
@@ -286,7 +294,7 @@ def _timeline(peak: DevicePeak) -> Timeline:
 
 def _lines(report: MemoryReport) -> Iterator[Block]:
     shown, rest = _top(report.lines, report.before.n_top)
-    columns = (
+    columns: Columns = (
         Column("line"),
         Column("source", "code"),
         Column("allocated", "bytes"),
@@ -294,12 +302,23 @@ def _lines(report: MemoryReport) -> Iterator[Block]:
         Column("kept", "bytes"),
     )
     if shown:
-        rows = tuple(_line_row(one) for one in shown)
+        columns, rows = _by_device(columns, [_line_row(one) for one in shown], shown)
         more = sum(one.allocated_bytes for one in rest) if rest else None
         yield Table(columns, rows, "Lines that allocated", len(rest), more)
 
 
-def _line_row(one: LineMemory) -> tuple[str | int, ...]:
+def _by_device(
+    columns: Columns, rows: Iterable[Row], ones: Sequence[LineMemory | ModuleMemory | Change]
+) -> tuple[Columns, tuple[Row, ...]]:
+    """Add a column with each row's device, where they are of several."""
+    devices = [one.device for one in ones]
+    if len(set(devices)) < 2:
+        return columns, tuple(rows)
+    wider = tuple((*row[:1], device, *row[1:]) for device, row in zip(devices, rows, strict=True))
+    return (*columns[:1], Column("device"), *columns[1:]), wider
+
+
+def _line_row(one: LineMemory) -> Row:
     label = one.where.label if one.where else "elsewhere"
     text = one.where.text if one.where else "no line of the user's own"
     return label, text, one.allocated_bytes, one.at_peak_bytes, one.kept_bytes
@@ -307,7 +326,7 @@ def _line_row(one: LineMemory) -> tuple[str | int, ...]:
 
 def _modules(report: MemoryReport) -> Iterator[Block]:
     shown, rest = _top(_equal_modules(report.modules, report.before.n_top), report.before.n_top)
-    columns = (
+    columns: Columns = (
         Column("module", "name"),
         Column("type", "text"),
         Column("allocated", "bytes"),
@@ -315,10 +334,11 @@ def _modules(report: MemoryReport) -> Iterator[Block]:
         Column("tensors", "count"),
     )
     if shown:
-        rows = tuple(
+        cells = [
             (one.name, one.type_name, one.allocated_bytes, one.at_peak_bytes, one.n_allocations)
             for one in shown
-        )
+        ]
+        columns, rows = _by_device(columns, cells, shown)
         more = sum(one.allocated_bytes for one in rest) if rest else None
         title = "Modules whose forward allocated, without their children"
         yield Table(columns, rows, title, len(rest), more)

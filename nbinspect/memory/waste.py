@@ -42,6 +42,11 @@ def _grouped(
             yield name, group, size
 
 
+def _tensors(group: list[HeldStorage]) -> str:
+    """Say what they are: the one by its size and type, more by their number."""
+    return f"a {group[0].tensor} tensor" if len(group) == 1 else f"{len(group)} tensors"
+
+
 def _small_views(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
     for one in storages:
         lost, owner = one.size_bytes - one.used_bytes, one.claims[0].owner
@@ -92,8 +97,9 @@ def _old_outputs(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
     def place(one: HeldStorage) -> str:
         return one.claims[0].owner if one.only == "OUT_HISTORY" else ""
 
-    for name, _, size in _grouped(storages, place):
-        yield Waste(f"only the displayed value `{name}` keeps this", _forget(name), size, device)
+    for name, group, size in _grouped(storages, place):
+        what = f"only the displayed value `{name}` keeps {_tensors(group)}"
+        yield Waste(what, _forget(name), size, device)
 
 
 def _forget(name: str) -> str:
@@ -111,19 +117,19 @@ def _old_errors(storages: list[HeldStorage], device: str) -> Iterator[Waste]:
         owner = next(owners, one.claims[0].owner)
         return owner.partition(", ")[0] if one.only == "TRACEBACK" else ""
 
-    for name, _, size in _grouped(storages, place):
+    for name, group, size in _grouped(storages, place):
+        kept = f"keeps {_tensors(group)}"
         error = re.match(r"sys\.last_value[\w.\[\]]*", name)
         if error is not None:
             mend = empty_last_error(error[0])
-            yield Waste("only the last error keeps this", mend, size, device)
+            yield Waste(f"only the last error {kept}", mend, size, device)
         elif name.startswith(("sys.last_", "IPython's last")):
             mend = empty_last_error(name)
-            yield Waste("only the last error's traceback keeps this", mend, size, device)
+            yield Waste(f"only the last error's traceback {kept}", mend, size, device)
         else:
             mend = f"{name}.__traceback__ = None" if is_assignable(name) else ""
-            yield Waste(
-                f"only the traceback of the error in `{name}` keeps this", mend, size, device
-            )
+            what = f"only the traceback of the error in `{name}` {kept}"
+            yield Waste(what, mend, size, device)
 
 
 def _cycles(storages: list[HeldStorage], device: str) -> Iterator[Waste]:

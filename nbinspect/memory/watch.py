@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import ExitStack, nullcontext, suppress
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 import torch
 
 from nbinspect import _torch, notebook
-from nbinspect.holders import census
+from nbinspect.holders import HeldStorage, census
 from nbinspect.memory.exact import AllocatorRecording, curve
+from nbinspect.memory.holdings import holdings
 from nbinspect.memory.records import (
     DevicePeak,
     LineMemory,
@@ -57,6 +59,13 @@ def memwatch(*, exact: bool = False, eager: bool = False, top: int = 10) -> Memo
     return MemoryWatch(exact=exact, eager=eager, top=top)
 
 
+class _Ended(NamedTuple):
+    """What was there at the end of a cell and not before: by where it was made, and by holder."""
+
+    by_origin: dict[tuple[str, Origin], int]
+    by_holder: tuple[Holding, ...]
+
+
 class MemoryWatch:
     """The context manager that `memwatch` gives; enter it once."""
 
@@ -87,6 +96,7 @@ class MemoryWatch:
     def __enter__(self) -> Self:
         seen = census(meet=self._tracker.know)
         self._before = assemble(seen, self._devices, self._top)
+        self._held_before = seen.storages
         self._peaks_before = _torch.allocator_peaks(self._devices)
         self._tracker.start_ns = time.time_ns()
         with ExitStack() as undo:
@@ -106,18 +116,21 @@ class MemoryWatch:
             for recording in reversed(self._recordings):
                 events.update(recording.stop(self._tracker.start_ns))
             kept = self._tracker.kept()
+            old = self._tracker.old()
             self._tracker.close()
         error = kind.__name__ if kind else ""
         with suppress(Exception) if kind else nullcontext():  # never hide the user's own error
-            after = assemble(census(), self._devices, self._top)
+            seen = census()
+            after = assemble(seen, self._devices, self._top)
             duration_s = (end_ns - self._tracker.start_ns) / 1e9
-            self._report = self._made(after, events, kept, duration_s, error)
+            ended = _Ended(kept, _stayed(self._held_before, seen.storages, old))
+            self._report = self._made(after, events, ended, duration_s, error)
 
     def _made(
         self,
         after: MemorySnapshot,
         events: Events,
-        kept: dict[tuple[str, Origin], int],
+        ended: _Ended,
         duration_s: float,
         error: str,
     ) -> MemoryReport:
@@ -127,6 +140,7 @@ class MemoryWatch:
             for device in after.devices
         )
         main = max(peaks, key=lambda one: one.peak_bytes - one.before_bytes)
+        source = self._source(main.device, events)
         return MemoryReport(
             before=before,
             after=after,
@@ -135,13 +149,13 @@ class MemoryWatch:
             added_peak_bytes=main.peak_bytes - main.before_bytes,
             timeline=tuple(zip(main.times_s, main.sizes_bytes, strict=True)),
             peaks=peaks,
-            lines=_lines(self._tracker, kept),
+            lines=_lines(self._tracker, ended.by_origin),
             modules=_modules(self._tracker),
-            kept=_grown(before, after),
-            source=self._source(main.device, events),
+            kept=ended.by_holder,
+            source=source,
             duration_s=duration_s,
             error=error,
-            notes=tuple(self._notes(events)),
+            notes=tuple(self._notes(source)),
         )
 
     def _peak(
@@ -185,9 +199,9 @@ class MemoryWatch:
             return "op stream"
         return "profiler" if device == "cpu" else "allocator history"
 
-    def _notes(self, events: Events) -> list[str]:
+    def _notes(self, source: str) -> list[str]:
         notes = list(dict.fromkeys(note for one in self._before.devices for note in one.notes))
-        if "cpu" not in events:
+        if source == "op stream":
             notes.append(
                 "What kernels allocate inside (on the CPU: convolutions, LSTMs, attention, sorts) is not in "
                 "these figures; --exact counts it."
@@ -259,20 +273,33 @@ def _modules(tracker: Tracker) -> tuple[ModuleMemory, ...]:
     return tuple(sorted(modules, key=lambda one: -one.allocated_bytes))
 
 
-def _grown(before: MemorySnapshot, after: MemorySnapshot) -> tuple[Holding, ...]:
-    """Give the holders that hold more than before, with what was added."""
-    known: dict[Any, Holding] = {
-        (device.device, one.kind, one.owner): one
-        for device in before.devices
-        for one in device.holdings
-    }
-    grown = []
-    for device in after.devices:
-        for one in device.holdings:
-            was = known.get((device.device, one.kind, one.owner))
-            size = one.size_bytes - (was.size_bytes if was else 0)
-            number = one.n_tensors - (was.n_tensors if was else 0)
-            if size > 0:
-                held = Holding(one.kind, one.owner, size, max(1, number), one.also, one.note)
-                grown.append(held)
-    return tuple(sorted(grown, key=lambda one: -one.size_bytes))
+def _stayed(
+    before: Iterable[HeldStorage], after: Iterable[HeldStorage], old: dict[int, int]
+) -> tuple[Holding, ...]:
+    """Give what holders have more than before. What took the place of what is gone is no more.
+
+    Args:
+        before: the storages of then.
+        after: those of now.
+        old: size of each storage that was there then and still is, by handle.
+    """
+    gone: dict[Any, int] = defaultdict(int)
+    for one in before:
+        gone[_holder(one)] += one.size_bytes - _bytes_of(one, old)
+    by_device = defaultdict(list)
+    for one in after:
+        size = one.size_bytes - _bytes_of(one, old)
+        replaced = min(size, gone[_holder(one)])
+        gone[_holder(one)] -= replaced
+        if size > replaced:
+            by_device[one.device].append(one._replace(size_bytes=size - replaced))
+    found = [one for group in by_device.values() for one in holdings(group)]
+    return tuple(sorted(found, key=lambda one: -one.size_bytes))
+
+
+def _holder(one: HeldStorage) -> tuple[str, str, str]:
+    return one.device, one.claims[0].kind, one.claims[0].owner
+
+
+def _bytes_of(one: HeldStorage, sizes: dict[int, int]) -> int:
+    return sum(sizes.get(handle, 0) for handle in one.handles)

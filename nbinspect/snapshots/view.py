@@ -63,7 +63,7 @@ def headline(one: AllocatorSnapshot) -> tuple[Span, ...]:
         " reserved",
     )
     if not one.n_entries:
-        return (*end, " when ", Code(one.name), " was taken.")
+        return (*end, ", in ", Code(one.name), ".")
     after = f" {moment(one, one.peak_time_s)}, on GPU {one.device}. At the end, "
     return ("The peak was ", Size(one.peak_bytes), after, *end, ".")
 

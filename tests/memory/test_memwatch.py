@@ -169,6 +169,23 @@ def test_what_stays_is_named_with_its_holder():
     assert report.lines[0].kept_bytes == 120 * KIB
 
 
+def test_what_stays_is_what_is_new_and_not_what_changed_its_name():
+    loss = torch.ones(KIB)
+    losses, state = [loss], {"gradient": torch.ones(KIB)}
+
+    def body():
+        nonlocal loss
+        loss = torch.ones(KIB)  # the old one is `losses[0]` from now on
+        state["gradient"] = torch.ones(KIB)  # takes the place of one that is gone
+        state["grown"] = torch.ones(KIB)
+
+    report = watched(body)
+    held = {one.owner.rpartition("variable ")[2]: one.size_bytes for one in report.kept}
+    assert sorted(held.values()) == [4 * KIB, 4 * KIB]
+    assert not any("losses" in owner or "gradient" in owner for owner in held)
+    assert losses
+
+
 def test_a_tensor_from_numpy_counts_from_its_first_use():
     import numpy as np
 
