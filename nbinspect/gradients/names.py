@@ -235,12 +235,13 @@ def _spelled() -> dict[int, str]:
 
 
 def _variables() -> Iterator[tuple[str, Any]]:
-    """Yield the notebook's variables, then those of running functions, the innermost last."""
+    """Yield the notebook's variables, then those of the user's running functions, the innermost last."""
     for name, value in list(notebook.user_namespace().items()):
         if not str(name).startswith("_"):
             yield name, value
     for frame in reversed(list(notebook.running_frames())):
-        yield from frame.values.items()
+        if notebook.is_users_file(frame.code.co_filename):
+            yield from frame.values.items()
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

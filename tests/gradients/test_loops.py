@@ -484,6 +484,15 @@ def test_an_update_is_what_the_whole_step_did_and_its_optimizer_has_a_name(kind)
     assert w.report.findings == ()
 
 
+def test_an_optimizer_without_a_name_gets_none_from_torchs_own_calls():
+    model = mlp()
+    box = [[torch.optim.SGD(model.parameters(), lr=0.1)]]
+    with gradwatch() as w:
+        squares(model, torch.randn(8, 16)).backward()
+        box[0][0].step()
+    assert w.report.steps[0].figures.optimizers == ("SGD",)
+
+
 def test_an_optimizer_inside_a_trainer_is_named_by_the_trainer():
     class Trainer:
         def __init__(self):
