@@ -134,11 +134,8 @@ def count_types(since: TypeCounts | None = None, *, n_rows: int = MOST_ROWS) -> 
     return TypeCounts(tuple(types), since is not None, n_rows)
 
 
-def counted(objects: list[Any] | None = None) -> list[tuple[str, int]]:
+def counted() -> list[tuple[str, int]]:
     """Give the module and name of each type and how many objects of it there are, most first.
-
-    Args:
-        objects: what to count, else all that the collector tracks.
 
     Cost, Blind to, Source: those of `count_types`.
     """
@@ -147,7 +144,7 @@ def counted(objects: list[Any] | None = None) -> list[tuple[str, int]]:
     from nbinspect.heapgraph.graph import collector_paused
 
     with collector_paused():
-        objects = gc.get_objects() if objects is None else objects
+        objects = gc.get_objects()
         odd = _odd_types(objects)
         is_plain = (lambda one: id(type(one)) not in odd) if odd else None
         found: list[tuple[str, int]] = objgraph.most_common_types(
@@ -160,10 +157,11 @@ def counted(objects: list[Any] | None = None) -> list[tuple[str, int]]:
 def _odd_types(objects: list[Any]) -> set[int]:
     """Give the ids of types that code of the user's would answer for if asked for their names."""
     kinds = {id(kind): kind for kind in map(type, objects)}
-    return {key for key, kind in kinds.items() if _is_odd(kind)}
+    return {key for key, kind in kinds.items() if is_odd(kind)}
 
 
-def _is_odd(kind: type) -> bool:
+def is_odd(kind: type) -> bool:
+    """Say whether code of the user's would answer if a type were asked for its names."""
     is_heap_type = _FLAGS.__get__(kind) & HEAP_TYPE  # others have their module in C
     if is_heap_type and type(_OWN.__get__(kind).get("__module__", "")) is not str:
         return True

@@ -22,7 +22,6 @@ class Filling(NamedTuple):
         item: the type of its last item, "" if it has none.
         is_all_tensors: all of its items are tensors.
         is_nested: the last one is a container.
-        most: the most items that it can have, None if it has no limit.
         is_of_model: it is a module, or a part of one.
     """
 
@@ -30,7 +29,6 @@ class Filling(NamedTuple):
     item: str = ""
     is_all_tensors: bool = False
     is_nested: bool = False
-    most: int | None = None
     is_of_model: bool = False
 
 
@@ -49,7 +47,6 @@ def filling(name: str) -> Filling:
         item=class_name(type(items[-1])) if items else "",
         is_all_tensors=bool(items) and all(map(is_tensor, items)),
         is_nested=bool(items) and base_of(items[-1]) is not None,
-        most=value.maxlen if base is deque else None,
         is_of_model=is_of_model,
     )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -13,7 +12,7 @@ from nbinspect.holders import Census, Claim, HeldStorage
 from nbinspect.holders.unreachable import COLLECTABLE, UNCOLLECTABLE
 from nbinspect.leaks.containers import container_name
 from nbinspect.leaks.owners import Held, by_container, common_start, is_ambiguous, item_of, plain
-from nbinspect.leaks.patterns import Evidence, recognised, sentence, without_frame
+from nbinspect.leaks.patterns import CACHE, Evidence, recognised, sentence, without_frame
 from nbinspect.leaks.records import Growth
 from nbinspect.leaks.rounds import Line
 from nbinspect.memory.tracker import LiveStorage
@@ -25,7 +24,6 @@ from nbinspect.referrers.records import Chain
 
 MOST_GROWTHS = 12
 HOOK = "hook "
-CACHE = re.compile(r"lru_cache of ([\w.]+)")
 GRAPH_ALONE = "a graph that keeps no tensor"
 UNKNOWN = Claim("OTHER", "something that cannot be seen from Python")
 

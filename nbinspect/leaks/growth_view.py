@@ -85,7 +85,7 @@ def _headline(report: LeakReport) -> tuple[Span, ...]:
 
 def _what(one: Growth) -> str:
     n = round(one.items_per_run, 1)
-    items = f", +{plain_number(n)} item{'s' * (n != 1)}" if n else ""
+    items = f", +{plain_number(n)} {one.item or 'item'}{'s' * (n != 1)}" if n else ""
     about = f" ({one.container}{items})" if one.container else ""
     if one.state == "garbage":
         about += ", in a cycle,"
@@ -187,8 +187,7 @@ def _notes(report: LeakReport) -> Iterator[str]:
     if isinstance(rest, int) and rest:
         yield (
             f"The process gets {bytes_text(rest)} larger in each repetition that nothing above "
-            "explains: memory of a library's own, or arrays in a data frame or other object that are "
-            "replaced by larger ones."
+            "explains: memory of a library's own, or of values that no name of yours leads to."
         )
     if n := report.graphs_per_run:
         yield (

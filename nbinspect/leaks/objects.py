@@ -22,11 +22,12 @@ from nbinspect import notebook
 from nbinspect.heapgraph.letting_go import is_assignable
 from nbinspect.heapgraph.objects import instance_dict, isinstance_of, own_bytes
 from nbinspect.heapgraph.resolving import as_code, is_of_library
-from nbinspect.leaks.containers import base_of
+from nbinspect.leaks.containers import base_of, items_of
 from nbinspect.leaks.counts import ObjectCounts
+from nbinspect.leaks.larger import all_small_views, views_pattern
 from nbinspect.leaks.lengths import Longer, bytes_per_run, new_items
 from nbinspect.leaks.owners import pieces
-from nbinspect.leaks.patterns import HOOK_AGAIN, Pattern, sentence
+from nbinspect.leaks.patterns import HOOK_AGAIN, LAST_FEW, Pattern, sentence
 from nbinspect.leaks.records import Growth, ObjectGrowth
 from nbinspect.memory.system import proportional_bytes
 from nbinspect.referrers.answer import refchain
@@ -45,6 +46,7 @@ OTHERS = {*notebook.PLUMBING, "torch", "sys", "gc", "linecache", "multiprocessin
 CONTAINERS = (dict, list, tuple, set)
 CALLED = (types.FunctionType, types.MethodType, functools.partial, logging.Handler)
 LOGGER = "logging.getLogger("
+ON_HOOK = re.compile(r"hook .+? on ([^,]+)")
 HOOKS = re.compile(r"_hooks$")
 NUMBERS = (int, float, complex, bool, type(None))
 
@@ -121,7 +123,7 @@ def python_growths(
         found: growth of tensors.
         ours: what watches, whose own containers do not count.
     """
-    known = {_root(one.holder) for one in found}
+    known = [one.holder for one in found]
     running = [one for one in objects if one.runs]
     others = [one for one in objects if not one.runs]
     told = (
@@ -131,9 +133,23 @@ def python_growths(
     )
     patterns = {one.pattern for one in found} & {*PATTERNS.values()}
     for growth in told:
-        if (root := _root(growth.holder)) not in known and growth.pattern not in patterns:
-            known.add(root)
+        is_told = any(_is_same(growth.holder, one) for one in known)
+        if not is_told and growth.pattern not in patterns:
+            known.append(growth.holder)
             yield growth
+
+
+def _is_same(one: str, other: str) -> bool:
+    """Say whether one holder is the other, or a part of it."""
+    first, second = sorted((_words(one), _words(other)), key=len)
+    return second[: len(first)] == first
+
+
+def _words(holder: str) -> list[str]:
+    """Cut a holder's name at its attributes and items; of a hook that of what it is on."""
+    hook = ON_HOOK.match(holder)
+    name = hook[1] if hook else holder.removeprefix("lru_cache of ")
+    return re.findall(r"\w+|\W+", name)
 
 
 def _root(name: str) -> str:
@@ -170,7 +186,17 @@ def _longer(counts: ObjectCounts, n_runs: int, ours: object) -> Iterator[Growth]
         text = str(next(iter(refchain(one.container, name=item).chains), ""))
         if _is_worth(text, size, least):
             holder = text.replace(" -> ", ", ")
-            yield _Kept(holder, base.__name__, item, n, size, text).growth()
+            growth = _Kept(holder, base.__name__, item, n, size, text).growth()
+            yield _with_views(growth, one.container)
+
+
+def _with_views(growth: Growth, container: Any) -> Growth:
+    """Say how to keep parts of arrays without the whole, if that is what a container has."""
+    items = items_of(container)
+    if not all_small_views(items):
+        return growth
+    found = views_pattern(growth.holder, growth.container, items)
+    return replace(growth, pattern=found.name, mend=sentence(found), code=found.code)
 
 
 def _is_worth(holder: str, bytes_per_run: int, least: int = WORTH_BYTES) -> bool:
@@ -196,7 +222,7 @@ class _Kept(NamedTuple):
         """Describe it, with what to do and the line that lets go of it."""
         pattern, advice, code = self._known() or (
             "Python objects kept",
-            f"`{self.holder}` keeps {self._number()} each time.",
+            f"`{self.holder}` keeps {self._number()} each time: {LAST_FEW}.",
             self._code(),
         )
         return Growth(
@@ -213,6 +239,7 @@ class _Kept(NamedTuple):
             code=code,
             pattern=pattern,
             state="live",
+            item=self.item,
         )
 
     def _known(self) -> tuple[str, str, str] | None:

@@ -16,12 +16,13 @@ from nbinspect.holders import Claim
 from nbinspect.leaks.containers import Filling, filling
 from nbinspect.leaks.records import LETS_GO
 from nbinspect.ops import Site
-from nbinspect.render.format import count
 
 TENSORS = {"Tensor", "Parameter", "ndarray"}
 MODELS = {"PARAMETER", "BUFFER", "OPTIMIZER_STATE"}
 CLEARED = {"list", "dict", "set", "deque"}
 DEFAULT = re.compile(r"(.+), default argument '(\w+)'")
+CACHE = re.compile(r"lru_cache of ([\w.]+)")
+LAST_FEW = "keep only the last few, or write them to a file"
 IN_FRAME = re.compile(r"^frame .*?, variable ")
 CUT_GRADIENTS = (
     "import gc, torch; [setattr(one, 'grad', None) for one in gc.get_objects() "
@@ -189,9 +190,12 @@ def _unfinished(one: Evidence) -> Pattern | None:
 
 def _cached(one: Evidence) -> Pattern | None:
     text = one.holder + one.chain
-    if "lru_cache of " not in text:
-        return None
-    found = re.search(r"lru_cache of ([\w.]+)", text)
+    return cache_pattern(text, one.code) if "lru_cache of " in text else None
+
+
+def cache_pattern(text: str, code: str = "") -> Pattern:
+    """Say how to bound the cache that a name or chain leads through."""
+    found = CACHE.search(text)
     named = found[1] if found else ""
     advice = f"The cache of `{named}` keeps what it is called with and what it gives: "
     advice += "give it a small `maxsize`."
@@ -200,9 +204,8 @@ def _cached(one: Evidence) -> Pattern | None:
             f"The cache of `{named}` belongs to the class, and its keys hold every instance: cache "
             "on the instance, or give it a small `maxsize`."
         )
-    code = one.code or (f"{named}.cache_clear()" if is_assignable(named) else "")
-    name = "lru_cache on a method" if "." in named else "lru_cache"
-    return Pattern(name, advice, code)
+    code = code or (f"{named}.cache_clear()" if is_assignable(named) else "")
+    return Pattern("lru_cache on a method" if "." in named else "lru_cache", advice, code)
 
 
 def _on_ctx(one: Evidence) -> Pattern | None:
@@ -290,8 +293,6 @@ def _kept(one: Evidence) -> Pattern | None:
             f"`{one.name}` gets longer each time, by objects of type {kind}: add each only once, "
             "and take out what is no longer needed."
         )
-    if one.filling.most is not None:
-        advice += f" It stops growing at its `maxlen` of {count(one.filling.most)}."
     root = notebook.user_namespace().get(one.holder.partition(".")[0])
     if isinstance(root, type):
         advice += " It belongs to the class, so no instance takes it along when it goes."

@@ -129,6 +129,7 @@ class Growth:
         pattern: the known mistake that it looks like, in a few words.
         state: ``live``: names lead to it; ``garbage``: a cycle that ``gc.collect()`` frees;
             ``uncollectable``: a cycle through C++ that nothing frees.
+        item: the type of what it gets, or of the value that gets longer; "" for tensors.
     """
 
     bytes_per_run: int
@@ -144,6 +145,7 @@ class Growth:
     code: str
     pattern: str
     state: str
+    item: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from nbinspect.blocks import Reading
 from nbinspect.heapgraph.graph import collector_paused
 from nbinspect.holders import Census, census
 from nbinspect.leaks.counts import ObjectCounts
-from nbinspect.leaks.variables import sizes_of_variables
+from nbinspect.leaks.places import Places
 from nbinspect.memory.system import process_bytes
 from nbinspect.memory.tracker import LiveStorage, Tracker
 from nbinspect.ops import OpStream, Site
@@ -37,7 +37,6 @@ class Boundary:
         sizes: (bytes, storages) by device.
         by_line: bytes by device and the line that made them, of what was made under watch.
         n_graphs: how many graphs torch.compile had compiled.
-        variables: bytes of the notebook's variables that are arrays or texts.
         next_node: the number that the next autograd node will get, None if torch does not tell.
     """
 
@@ -47,7 +46,6 @@ class Boundary:
     by_line: dict[Line, int] = field(default_factory=dict)
     n_graphs: int = 0
     next_node: int | None = None
-    variables: dict[str, int] = field(default_factory=dict)
 
 
 class Rounds:
@@ -58,12 +56,14 @@ class Rounds:
     Attributes:
         boundaries: one before the first repetition and one after each.
         objects: counts of Python objects at the same moments.
+        places: where arrays, texts and buffers were then.
         failure: why a boundary could not be marked, "" if all were.
     """
 
     def __init__(self) -> None:
         self.boundaries: list[Boundary] = []
         self.objects = ObjectCounts()
+        self.places = Places()
         self.failure = ""
         self.started_s = time.monotonic()
         self._tracker = Tracker()
@@ -92,10 +92,10 @@ class Rounds:
         self.objects.count()  # first: what follows makes objects of its own
         with collector_paused(), looking():
             self._tracker.know(tensors_of_python())
+            self.places.note()
         boundary = Boundary(self._tracker.n_met, process_bytes())
         boundary.n_graphs = _torch.n_compiled_graphs()
         boundary.next_node = _torch.next_sequence_number()
-        boundary.variables = sizes_of_variables()
         sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
         lines: dict[Line, int] = defaultdict(int)
         for one in self._tracker.living():
@@ -147,6 +147,7 @@ class Rounds:
         """Follow nothing any longer."""
         self._tracker.close()
         self.objects.close()
+        self.places.close()
 
 
 def _place(one: LiveStorage) -> str:

@@ -11,8 +11,10 @@ from itertools import pairwise
 from typing import Any, Self
 
 from nbinspect.blocks import Reading, Unavailable
+from nbinspect.leaks.bounded import filling
 from nbinspect.leaks.growth import Survivor, growths, survivors
 from nbinspect.leaks.in_order import in_order
+from nbinspect.leaks.larger import larger_places, with_larger
 from nbinspect.leaks.longer_graphs import longer_graphs
 from nbinspect.leaks.objects import object_growths, python_growths
 from nbinspect.leaks.parts import Parts, part_growths
@@ -25,7 +27,6 @@ from nbinspect.leaks.records import (
     unexplained,
 )
 from nbinspect.leaks.rounds import Rounds, collect
-from nbinspect.leaks.variables import larger_variables
 
 NOT_COLLECTED = Unavailable("nothing was collected; --collect does at the end")
 
@@ -63,9 +64,11 @@ def leakwatch(
     Cost: `n` + `warmup` calls of `fn` at some 20 µs an operation more, a pass over the heap after
     each, one census at the end, and a reference search for each growth. Collects nothing unless
     asked, synchronises nothing.
-    Blind to: memory of a library's own, and arrays in other objects, such as data frames, that are
-    replaced by larger ones: the process's size stands beside what is explained. A container counts if it gets longer with every
-    repetition; of lists of numbers only what is larger than 1 MiB.
+    Blind to: memory of a library's own: the process's size stands beside what is explained. Of arrays,
+    texts and buffers what is not below a name of yours, or further than some 50,000 objects away. A
+    container counts if it gets longer with every repetition, of lists of numbers only by more than
+    1 MiB; not one with a limit, such as ``deque(maxlen=...)``, that memory has room for: a note says
+    what it comes to.
     Source: a dispatch mode and weak references to storages; ``gc.get_objects``.
     """
     parts = partial(Parts.of_function, fn, model, loader, optimizer) if isolate else None
@@ -137,9 +140,11 @@ class LeakWatch:
         n_rounds = len(rounds.boundaries) - 1
         first = min(self._n_warmup, max(0, n_rounds - 1))
         duration_s = time.monotonic() - rounds.started_s
+        larger = larger_places(rounds.places, n_rounds - first)
         everything = survivors(rounds.survivors(), rounds.census())
         objects = object_growths(rounds.objects, first)
-        found = tuple(in_order(self._growths(everything, objects, first)))
+        endless, fills = filling(self._growths(everything, objects, larger, first))
+        found = tuple(in_order(endless))
         n_compared = n_rounds - first
         process = tuple(one.process_bytes for one in rounds.boundaries[first:])
         n_graphs = _graphs_per_run([one.n_graphs for one in rounds.boundaries[first:]])
@@ -149,7 +154,7 @@ class LeakWatch:
         if self._collect:
             collected = collect([one.ref for one in everything])
         by_part: tuple[PartGrowth, ...] = ()
-        notes = list(_notes(error, n_compared, found, rounds.failure, rest))
+        notes = [*_notes(error, n_compared, found, rounds.failure, rest), *fills]
         if self._isolate is not None and not error:
             try:
                 by_part = part_growths(self._isolate(), self._n, found)
@@ -172,9 +177,13 @@ class LeakWatch:
         )
 
     def _growths(
-        self, everything: list[Survivor], objects: tuple[ObjectGrowth, ...], first: int
+        self,
+        everything: list[Survivor],
+        objects: tuple[ObjectGrowth, ...],
+        larger: list[Growth],
+        first: int,
     ) -> tuple[Growth, ...]:
-        """Tell what grows: what tensors are held by, graphs, Python objects, variables."""
+        """Tell what grows: what tensors are held by, graphs, Python objects, arrays and texts."""
         rounds = self._rounds
         n_rounds = len(rounds.boundaries) - 1
         found: tuple[Growth, ...] = ()
@@ -182,9 +191,7 @@ class LeakWatch:
             found = growths(everything, first, n_rounds, rounds.rising_lines(first))
             found += tuple(longer_graphs(rounds, everything, first))
         found += tuple(python_growths(rounds.objects, n_rounds - first, objects, found, rounds))
-        variables = [one.variables for one in rounds.boundaries[first:]]
-        found += tuple(larger_variables(variables, {one.holder for one in found}))
-        return tuple(sorted(found, key=lambda one: -one.bytes_per_run))
+        return tuple(sorted(with_larger(found, larger), key=lambda one: -one.bytes_per_run))
 
     def _devices(self, first: int) -> tuple[DeviceGrowth, ...]:
         boundaries = self._rounds.boundaries[first:]

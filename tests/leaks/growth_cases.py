@@ -463,16 +463,6 @@ CASES = [
         frees=0,
     ),
     Case(
-        "a buffer of dicts that is not full yet",
-        "import collections\nreplay = collections.deque(maxlen=10_000)\ndef run():\n"
-        "    replay.extend({'state': torch.ones(100), 'reward': 1.0} for _ in range(3))",
-        "replay",
-        "tensors kept",
-        1200,
-        says=("`maxlen` of 10",),
-        items=3,
-    ),
-    Case(
         "lists by name",
         "import collections\nmetrics = collections.defaultdict(list)\ndef run():\n"
         "    metrics['loss'].append(torch.ones(500))\n    metrics['time'].append(1.0)",
@@ -577,3 +567,96 @@ def run():
     numbers.extend(range(1000, 1020))
 """
 """What the collector does not follow; numbers are a log, and no alarm."""
+
+BULK = """
+import array, collections, dataclasses, io
+import numpy as np, pandas
+@dataclasses.dataclass(slots=True)
+class Log:
+    text: str = ""
+    data: bytes = b""
+    rows: object = None
+    by_run: dict = dataclasses.field(default_factory=dict)
+class Trainer:
+    seen = {}
+    scores = np.zeros(0)
+    def __repr__(self): raise RuntimeError("not to be run")
+    def __sizeof__(self): raise RuntimeError("not to be run")
+def counter():
+    kept = np.zeros(0)
+    def count():
+        nonlocal kept
+        kept = np.append(kept, np.ones(20_000))
+    return count
+rows, text, log, small = np.zeros(0), "", Log(rows=np.zeros(0)), ""
+trainer, count, stream, raw = Trainer(), counter(), io.BytesIO(), bytearray()
+trainer.history = types.SimpleNamespace(frames=[], table=pandas.DataFrame({"a": np.zeros(0)}))
+trainer.metrics, trainer.parts = {"deep": {"array": np.zeros(0)}}, ()
+trainer.numbers, trainer.objects = array.array("d"), np.empty(0, object)
+crops, sizes = {}, iter([9, 4, 8, 3, 7, 2] * 2)
+@functools.lru_cache(maxsize=None)
+def table(n): return np.ones(20_000)
+def run():
+    global rows, text, some, small
+    n = len(log.by_run)
+    rows = np.concatenate([rows, np.ones(20_000)])
+    text += "x" * 160_000
+    small += "all is well"
+    some = np.zeros(next(sizes) * 100_000)
+    log.text += "x" * 160_000
+    log.data += b"x" * 160_000
+    log.rows = np.append(log.rows, np.ones(20_000))
+    log.by_run[n] = np.ones(20_000)
+    Trainer.seen[n] = np.ones(20_000)
+    Trainer.scores = np.append(Trainer.scores, np.ones(20_000))
+    trainer.history.frames.append(pandas.DataFrame({"a": np.ones(20_000)}))
+    new = pandas.DataFrame({"a": np.ones(20_000)})
+    trainer.history.table = pandas.concat([trainer.history.table, new], ignore_index=True)
+    deep = trainer.metrics["deep"]
+    deep["array"] = np.append(deep["array"], np.ones(20_000))
+    trainer.parts += (np.ones(20_000),)
+    trainer.numbers.extend([1.0] * 20_000)
+    trainer.objects = np.append(trainer.objects, np.empty(1, object))
+    trainer.objects[-1] = np.ones(20_000)
+    crops[n] = np.ones((200, 100))[0]
+    count(), table(n), stream.write(b"x" * 160_000), raw.extend(b"x" * 160_000)
+"""
+BULK_HOLDERS = {
+    "rows": (160_000, "", "ndarray", ""),
+    "text": (160_000, "", "str", ""),
+    "log.text": (160_000, "", "str", ""),
+    "log.data": (160_000, "", "bytes", ""),
+    "log.rows": (160_000, "", "ndarray", ""),
+    "log.by_run": (160_000, "dict", "ndarray", "log.by_run.clear()"),
+    "Trainer.seen": (160_000, "dict", "ndarray", "Trainer.seen.clear()"),
+    "Trainer.scores": (160_000, "", "ndarray", ""),
+    "trainer.history.frames": (160_000, "list", "DataFrame", "trainer.history.frames.clear()"),
+    "trainer.history.table": (160_000, "", "DataFrame", ""),
+    "trainer.metrics['deep']['array']": (160_000, "", "ndarray", ""),
+    "trainer.parts": (160_000, "tuple", "ndarray", ""),
+    "trainer.numbers": (160_000, "", "array", "del trainer.numbers[:]"),
+    "trainer.objects": (160_000, "", "ndarray", ""),
+    "crops": (
+        160_000,
+        "dict",
+        "ndarray",
+        "crops.update({key: one.copy() for key, one in crops.items()})",
+    ),
+    "count, closure variable 'kept'": (160_000, "", "ndarray", ""),
+    "table": (160_000, "lru_cache", "ndarray", "table.cache_clear()"),
+    "stream": (160_000, "", "BytesIO", "stream.seek(0); stream.truncate()"),
+    "raw": (160_000, "", "bytearray", "raw.clear()"),
+}
+"""By holder: the least bytes of each run, container, what it gets, and the line that lets go."""
+
+BOUNDED = """
+import collections, numpy as np
+replay, recent = collections.deque(maxlen=10_000), types.SimpleNamespace()
+recent.frames = collections.deque(maxlen=50)
+@functools.lru_cache(maxsize=8)
+def mask(n): return torch.ones(100)
+def run():
+    replay.extend({"state": torch.ones(100), "reward": 1.0} for _ in range(3))
+    recent.frames.append(np.ones(75_000))
+    mask(len(replay))
+"""

@@ -13,7 +13,17 @@ import objgraph
 import pytest
 import torch
 from growing import Answer, Grower
-from growth_cases import CASES, HEAD, PLAIN, Case, batches, together
+from growth_cases import (
+    BOUNDED,
+    BULK,
+    BULK_HOLDERS,
+    CASES,
+    HEAD,
+    PLAIN,
+    Case,
+    batches,
+    together,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -149,9 +159,9 @@ def grown(code: str) -> Growth:
 
 
 def test_a_process_that_grows_is_not_healthy_and_3_repetitions_are_needed_to_tell(grower):
-    growing = (
-        "import numpy as np\nheld = types.SimpleNamespace(rows=np.zeros(0))\ndef run():\n"
-        "    held.rows = np.concatenate([held.rows, np.ones(4 << 20)])"
+    growing = (  # memory that Python does not know of
+        "import ctypes\nmalloc = ctypes.CDLL(None).malloc\nmalloc.restype = ctypes.c_void_p\n"
+        "def run(): ctypes.memset(malloc(ctypes.c_size_t(32 << 20)), 1, 32 << 20)"
     )
     found = grower.ask(HEAD + growing, n=4, mend=False)
     assert found.error == ""
@@ -163,19 +173,34 @@ def test_a_process_that_grows_is_not_healthy_and_3_repetitions_are_needed_to_tel
     assert report.healthy
 
 
-def test_variables_whose_one_value_gets_larger_are_named(grower):
-    growing = (
-        "import random, numpy as np\nrows, text, log, some = np.zeros(0), '', '', np.zeros(1)\n"
-        "filled, sizes = np.zeros(9), iter([9, 4, 8, 3, 7, 2] * 2)\ndef run():\n"
-        "    global rows, text, log, some\n    rows = np.concatenate([rows, np.ones(50_000)])\n"
-        "    text += 'x' * 100_000\n    log += 'all is well'\n"
-        "    some = np.zeros(next(sizes) * 100_000)\n    filled[3] = 1"
-    )
-    found = grower.ask(HEAD + growing, n=4)
+def test_arrays_texts_and_buffers_are_named_wherever_they_are_kept(grower):
+    found = grower.ask(HEAD + BULK, n=4)
     assert found.error == ""
-    told = {one["holder"]: one["bytes_per_run"] for one in found.report["growths"]}
-    assert told == {"rows": 400_000, "text": 100_000}, found.text
-    assert found.text.startswith("+391 KiB each run: `rows` gets longer. 1 more grows.")
+    told = {one["holder"]: one for one in found.report["growths"]}
+    assert set(told) == set(BULK_HOLDERS), found.text
+    for holder, (size, container, item, code) in BULK_HOLDERS.items():
+        one = told[holder]
+        assert size <= one["bytes_per_run"] < 1.1 * size, (holder, found.text)
+        assert (one["container"], one["item"], one["code"]) == (container, item, code), holder
+        assert one["items_per_run"] == bool(container and container != "tuple"), holder
+        assert one["mend"]
+    assert found.text.startswith("+158 KiB each run: `trainer.numbers` gets longer. 18 more grow.")
+
+
+def test_what_has_a_limit_fills_and_does_not_grow(grower):
+    found = grower.ask(HEAD + BOUNDED, n=4, mend=False)
+    assert found.error == ""
+    assert found.report["healthy"], found.text
+    notes = " ".join(found.report["notes"])
+    for said in (
+        "`replay` still fills, by 1.17 KiB each run: it stops at its `maxlen` of 10\u202f000, with",
+        "`mask` still fills, by 400 B each run: it stops at its `maxsize` of 8, with about 3.1",
+        "`recent.frames` still fills, by 586 KiB each run: it stops at its `maxlen` of 50, with",
+    ):
+        assert said in notes
+    growing = BOUNDED.replace("maxsize=8", "maxsize=None").replace("maxlen=10_000", "maxlen=10**12")
+    found = grower.ask(HEAD + growing, n=4, mend=False)
+    assert {one["holder"] for one in found.report["growths"]} == {"mask", "replay"}
 
 
 def test_to_compile_again_each_time_is_not_healthy(grower):
