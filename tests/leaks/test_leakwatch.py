@@ -184,7 +184,8 @@ def test_arrays_texts_and_buffers_are_named_wherever_they_are_kept(grower):
         assert (one["container"], one["item"], one["code"]) == (container, item, code), holder
         assert one["items_per_run"] == bool(container and container != "tuple"), holder
         assert one["mend"]
-    assert re.match(r"\+158 KiB each run: `trainer\..* gets longer\. 18 more grow\.", found.text)
+    first = found.text.replace("\n", " ")
+    assert re.match(r"\+158 KiB each run: `trainer\..* gets longer\. 18 more grow\.", first)
 
 
 def test_what_has_a_limit_fills_and_does_not_grow(grower):
