@@ -48,6 +48,7 @@ class Tree:
         places: for each, where it is.
         roots: labels of what has a name.
         sizes: for each, the bytes of bulk at and below it.
+        is_whole: nothing was left out for want of time.
     """
 
     values: list[Any] = field(default_factory=list)
@@ -55,6 +56,7 @@ class Tree:
     places: list[Place] = field(default_factory=list)
     roots: list[Label] = field(default_factory=list)
     sizes: list[int] = field(default_factory=list)
+    is_whole: bool = True
 
     def name(self, number: int) -> str:
         """Spell where an object is, as code has it where there is code for it."""
@@ -87,6 +89,7 @@ def tree() -> Tree:
         for slot, one in inner:
             search.add(one, at, (id(value), slot))
         at += 1
+    found.is_whole = at == len(found.values)
     for number in range(len(found.values) - 1, -1, -1):
         if found.above[number] >= 0:
             found.sizes[found.above[number]] += found.sizes[number]
@@ -228,15 +231,21 @@ NOTHING = Noted(0, 0)
 
 
 class Places:
-    """Follows how many bytes lie under each place, without holding anything."""
+    """Follows how many bytes lie under each place, without holding anything.
+
+    Attributes:
+        saw_all: there never was more below the names than is looked at.
+    """
 
     def __init__(self) -> None:
+        self.saw_all = True
         self._before: dict[Place, Noted] | None = None
         self._rising: dict[Place, list[Noted]] = {}
 
     def note(self) -> None:
         """Note how many there are now."""
         found = tree()
+        self.saw_all = self.saw_all and found.is_whole
         now = {
             place: Noted(size, n_items(value))
             for place, size, value in zip(found.places, found.sizes, found.values, strict=True)

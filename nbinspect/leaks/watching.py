@@ -18,6 +18,7 @@ from nbinspect.leaks.larger import larger_places, with_larger
 from nbinspect.leaks.longer_graphs import longer_graphs
 from nbinspect.leaks.objects import object_growths, python_growths
 from nbinspect.leaks.parts import Parts, part_growths
+from nbinspect.leaks.places import MOST_OBJECTS
 from nbinspect.leaks.records import (
     DeviceGrowth,
     Growth,
@@ -27,6 +28,7 @@ from nbinspect.leaks.records import (
     unexplained,
 )
 from nbinspect.leaks.rounds import Rounds, collect
+from nbinspect.render.format import count
 
 NOT_COLLECTED = Unavailable("nothing was collected; --collect does at the end")
 
@@ -154,7 +156,7 @@ class LeakWatch:
         if self._collect:
             collected = collect([one.ref for one in everything])
         by_part: tuple[PartGrowth, ...] = ()
-        notes = [*_notes(error, n_compared, found, rounds.failure, rest), *fills]
+        notes = [*_notes(error, n_compared, found, rounds, rest), *fills]
         if self._isolate is not None and not error:
             try:
                 by_part = part_growths(self._isolate(), self._n, found)
@@ -207,16 +209,22 @@ class LeakWatch:
 
 
 def _notes(
-    error: str, n: int, found: tuple[Growth, ...], failure: str, rest: Reading
+    error: str, n: int, found: tuple[Growth, ...], rounds: Rounds, rest: Reading
 ) -> Iterator[str]:
-    if failure:
-        yield f"Not every repetition could be looked at: {failure}"
+    if rounds.failure:
+        yield f"Not every repetition could be looked at: {rounds.failure}"
     if error and n < 2:
         yield "It failed too early to tell what grows."
     elif n == 2:
         yield "With 2 repetitions what is kept for one more turn looks like growth."
+    is_unexplained = isinstance(rest, int) and rest > 0
+    if is_unexplained and not rounds.places.saw_all:
+        yield (
+            f"Arrays, texts and buffers were looked for in the {count(MOST_OBJECTS)} objects nearest to "
+            "your names; there are more."
+        )
     waits = any(one.state == "garbage" for one in found)
-    if (waits or (isinstance(rest, int) and rest)) and not gc.isenabled():
+    if (waits or is_unexplained) and not gc.isenabled():
         yield "Python's collector is switched off."
 
 

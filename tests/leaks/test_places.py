@@ -102,3 +102,12 @@ def test_what_is_noted_holds_nothing_and_says_what_rises_every_time(names) -> No
 def test_a_large_heap_is_looked_at_in_part(names) -> None:
     names("many_of_tests", [[] for _ in range(2 * MOST_OBJECTS)])
     assert MOST_OBJECTS <= len(tree().values) <= 4 * MOST_OBJECTS
+
+
+def test_it_is_known_that_more_lies_below_the_names_than_is_looked_at(names) -> None:
+    names("few_of_tests", [])
+    names("many_of_tests", [[one] for one in range(MOST_OBJECTS)])
+    assert not tree().is_whole
+    places = Places()
+    places.note()
+    assert not places.saw_all
