@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Generic, NamedTuple, TypeVar
 
 Item = TypeVar("Item")
+IN_A_LIST = re.compile(r"^list\((.+)\)\[\d+\](?=\.grad|$)")  # code for what has no place
 LEAF = re.compile(r"^\(leaf of (.+)\)(?=\.grad|$)")
 OPEN, CLOSE = "[", "]"
 HOOK = re.compile(r"hook [^,]+")
@@ -18,8 +19,8 @@ MOST_PARTS = 4  # of one container that are told one by one
 
 
 def plain(owner: str) -> str:
-    """Name a leaf, and its gradient, after the graph that the leaf is of."""
-    return LEAF.sub(r"\1", owner)
+    """Name a leaf, and its gradient, after the graph that the leaf is of, or what it is a key of."""
+    return IN_A_LIST.sub(r"\1, an element", LEAF.sub(r"\1", owner))
 
 
 def pieces(owner: str) -> list[str]:

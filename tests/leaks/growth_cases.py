@@ -351,6 +351,19 @@ CASES = [
         mended=(("[len(State._shared)]", "['last']"),),
     ),
     Case(
+        "optimizers of models that are gone",
+        "optimizers = []\ndef run():\n    model = nn.Linear(50, 50)\n"
+        "    optimizer = torch.optim.SGD(model.parameters(), momentum=0.9)\n"
+        "    model(torch.ones(2, 50)).sum().backward()\n    optimizer.step()\n"
+        "    optimizers.append(optimizer)",
+        "optimizers",
+        "a model of each repetition",
+        3 * (50 * 50 + 50) * 4,
+        says=("state_dict()",),
+        items=1,
+        mended=(("optimizers.append(optimizer)", "optimizers.append(optimizer.defaults['lr'])"),),
+    ),
+    Case(
         "model per fold",
         "models, optimizers = [], []\ndef run():\n"
         "    model = nn.Sequential(nn.Linear(50, 50), nn.Linear(50, 5))\n"
