@@ -24,7 +24,7 @@ MOST_CLAIMS = 9
 ORDER = {kind: rank for rank, kind in enumerate(KINDS)}
 # A gradient is best named after its tensor, and that after what the user calls it.
 BEST_NAMED = {"PARAMETER": -3, "BUFFER": -2, "VARIABLE": -1}
-HISTORY = {"OUT_HISTORY", "TRACEBACK"}
+HISTORY = frozenset({"OUT_HISTORY", "TRACEBACK"})
 Rank = tuple[int, int, bool, int, int]
 
 

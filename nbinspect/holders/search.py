@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import Collection, Iterable
+from collections import defaultdict
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -70,6 +71,7 @@ class Search:
         self.arrivals: dict[State, Arrival] = {}
         self.kinds: dict[int, list[str]] = {}
         self._labels: dict[State, Label] = {}
+        self._first_kinds: dict[frozenset[str], dict[State, str]] = defaultdict(dict)
         self._reader = Reader()
         self._members, self._parts = module_parts(graph.objects)
         self._n_noted = 0
@@ -218,12 +220,18 @@ class Search:
         found = self._reader.step(label, parent, child, self._slot(reference), self._name_of).label
         return found if len(found.text) <= LONGEST_NAME else replace(found, text=_cut(found.text))
 
-    def first_kind(self, state: State, kinds: Collection[str]) -> str:
+    def first_kind(self, state: State, kinds: frozenset[str]) -> str:
         """Give the first of `kinds` on the best way back from `state`, "" if none is on it."""
+        known, path = self._first_kinds[kinds], list[State]()
         at: State | None = state
-        while at is not None and at.kind not in kinds:
+        while at is not None and at.kind not in kinds and at not in known:
+            path.append(at)
             at = self.arrivals[at].before
-        return at.kind if at is not None else ""
+        found = "" if at is None else known.get(at, at.kind)
+        known.update(
+            dict.fromkeys(path, found)
+        )  # else a long graph is walked for each of its nodes
+        return found
 
     def start_of(self, state: State) -> State:
         """Follow the best way back to where it begins."""

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from planting import Planted, Planter, check
+
+from nbinspect.holders import census
+from nbinspect.holders.search import Search
 
 CASES = [
     Planted(
@@ -254,3 +258,36 @@ def test_cycles_through_cpp() -> None:
         check(CYCLES, planter.found(CYCLES.code))
     finally:
         planter.stop()
+
+
+class Counted(dict):
+    """A dictionary that counts how often it is asked."""
+
+    n_asked = 0
+
+    def __getitem__(self, key):
+        Counted.n_asked += 1
+        return super().__getitem__(key)
+
+
+def test_a_longer_graph_takes_no_more_for_each_of_its_nodes(monkeypatch):
+    made = Search.__init__
+
+    def counted(self, graph):
+        made(self, graph)
+        self.arrivals = Counted(self.arrivals)
+
+    monkeypatch.setattr(Search, "__init__", counted)
+
+    def asked(n_nodes):
+        weight = torch.ones(2, 2, requires_grad=True)
+        out = weight
+        for _ in range(n_nodes):
+            out = torch.tanh(out * weight)
+        Counted.n_asked = 0
+        census()
+        assert out.requires_grad
+        return Counted.n_asked
+
+    few = asked(200)
+    assert asked(1600) < 2 * 8 * few
