@@ -6,6 +6,7 @@ import gc
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,16 +24,22 @@ class Storage(NamedTuple):
         key: equal for two tensors if and only if they share these bytes.
         size_bytes: all of it, however little of it a tensor uses.
         device: ``str(torch.device)``.
+        handle: what `_torch.handle` gives for it; of two over one array, each has its own.
     """
 
     key: tuple[str, int]
     size_bytes: int
     device: str
+    handle: int
 
 
 def is_tensor(value: object) -> bool:
     """Say whether `value` is a tensor, without `isinstance`, which calls properties."""
-    return issubclass(type(value), torch.Tensor)
+    kind = type(value)
+    return kind is _TENSOR or issubclass(kind, _TENSOR)
+
+
+_TENSOR = torch.Tensor
 
 
 def tensors_in(value: object) -> Iterator[torch.Tensor]:
@@ -54,7 +61,12 @@ def is_node(value: object) -> bool:
 
 def node_name(node: Any) -> str:
     """Name an autograd node as torch's documents do: ``AccumulateGrad``, with no C++ namespace."""
-    return str(node.name()).rpartition("::")[2]
+    return _without_namespace(node.name())
+
+
+@lru_cache(maxsize=256)
+def _without_namespace(name: str) -> str:
+    return name.rpartition("::")[2]
 
 
 def _holds_from_native(kind: type) -> bool:
@@ -91,13 +103,19 @@ def tensors_of_python() -> list[Any]:
     return [one for one in gc.get_referrers(*kinds) if is_tensor(one)]
 
 
-def native_holders(objects: list[Any]) -> list[Any]:
-    """Pick tensors, autograd nodes and TorchScript modules; one question per type, not per object."""
-    keys = addresses(map(type, objects), len(objects))
+def native_holders(objects: list[Any], types: NDArray[np.int64] | None = None) -> list[Any]:
+    """Pick tensors, autograd nodes and TorchScript modules; one question per type, not per object.
+
+    Args:
+        objects: where to pick from.
+        types: their `type_addresses`, if they are known already.
+    """
+    if types is None:
+        types = type_addresses(objects)
     # By address: a metaclass may have a `__hash__` or `__eq__` of its own.
-    distinct, places = np.unique(keys, return_index=True)
+    distinct, places = np.unique(types, return_index=True)
     wanted = [_holds_from_native(type(objects[place])) for place in places.tolist()]
-    chosen = np.flatnonzero(np.isin(keys, distinct[wanted]))
+    chosen = np.flatnonzero(np.isin(types, distinct[wanted]))
     return [objects[place] for place in chosen.tolist()]
 
 
@@ -105,6 +123,11 @@ def addresses(values: Iterable[object], n: int) -> NDArray[np.int64]:
     """Give ``id`` of `n` values, at twice the speed of asking for each: it is where they lie."""
     lying = np.fromiter(values, object, n)
     return np.ndarray(n, np.int64, lying).copy()
+
+
+def type_addresses(objects: list[Any]) -> NDArray[np.int64]:
+    """Give the ``id`` of each object's type."""
+    return addresses(map(type, objects), len(objects))
 
 
 _TYPE_SLOTS = vars(type)
@@ -161,7 +184,11 @@ def storages(tensor: torch.Tensor) -> tuple[Storage, ...] | Unavailable:
         the reason why they cannot be seen.
     """
     try:
-        found = [_storage(part) for part in parts(_torch.unwrapped(tensor))]
+        inner = _torch.unwrapped(tensor)
+        if inner.layout is torch.strided:
+            own = _storage(inner)
+            return () if own is None else (own,)
+        found = map(_storage, parts(inner))
         return tuple(one for one in found if one is not None)
     except Exception as error:  # a tensor may be half made, or its type's own code may raise
         return Unavailable(f"{class_name(type(tensor))}: {_first_line(error)[:120]}")
@@ -193,7 +220,11 @@ def parts(tensor: torch.Tensor) -> tuple[torch.Tensor, ...]:
 
 def is_wrapper(tensor: torch.Tensor) -> bool:
     """Say whether the type keeps its data in other tensors (DTensor, jagged, quantised weights)."""
-    return type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    kind = type(tensor)
+    return kind is not torch.Tensor and kind.__torch_dispatch__ is not _ORDINARY
+
+
+_ORDINARY = torch.Tensor.__torch_dispatch__
 
 
 def _has_no_address(tensor: torch.Tensor) -> bool:
@@ -210,13 +241,17 @@ def _storage(tensor: torch.Tensor) -> Storage | None:
     if is_wrapper(tensor) and _has_no_address(tensor):
         return None
     storage = tensor.untyped_storage()
-    size_bytes, device = storage.nbytes(), str(storage.device)
+    size_bytes, device = storage.nbytes(), _device_name(storage.device)
     if not size_bytes or device.startswith("meta"):
         return None
     # Two storages over one NumPy array are the same bytes, so the address is the better key; but
     # asking a lazily copied tensor for its address makes the copy.
     address = 0 if _torch.is_copy_on_write(tensor) else storage.data_ptr()
-    return Storage((device, address or -_torch.handle(storage)), size_bytes, device)
+    handle = _torch.handle(storage)
+    return Storage((device, address or -handle), size_bytes, device, handle)
+
+
+_device_name = lru_cache(maxsize=64)(str)
 
 
 def storage_key(tensor: Any) -> Any:
@@ -255,10 +290,15 @@ def used_bytes(tensor: torch.Tensor) -> int:
 def describe(tensor: torch.Tensor) -> str:
     """Describe a tensor in a few words, e.g. ``64x256 float32``, reading no element."""
     try:
-        shape = "x".join(str(int(size)) for size in tensor.shape) or "scalar"
+        shape = "x".join(map(str, map(int, tensor.shape))) or "scalar"
     except Exception:  # nested, or of a type whose own code raises
         shape = "nested" if tensor.is_nested else class_name(type(tensor))
-    return f"{shape} {str(tensor.dtype).removeprefix('torch.')}"
+    return f"{shape} {_dtype_name(tensor.dtype)}"
+
+
+@lru_cache(maxsize=64)
+def _dtype_name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")
 
 
 def device_of(value: object) -> str:

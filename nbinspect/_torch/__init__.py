@@ -67,6 +67,8 @@ from nbinspect._torch.graphs import (
 from nbinspect._torch.kernels import HALVES, copy_all, fused_norms, in_a_row, norms, subtract_all
 from nbinspect._torch.tensors import (
     SCRIPT_MEMBERS,
+    base,
+    grad,
     handle,
     has_memory,
     is_copy_on_write,
@@ -99,6 +101,7 @@ __all__ = [
     "aside",
     "autocast_operations",
     "backward_code",
+    "base",
     "compiles_under_modes",
     "conjugating",
     "copy_all",
@@ -110,6 +113,7 @@ __all__ = [
     "function_modes",
     "fused_norms",
     "generator_states",
+    "grad",
     "graph_task",
     "handle",
     "has_compiled",

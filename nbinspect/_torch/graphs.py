@@ -24,10 +24,15 @@ def raw_saved(node: Any) -> Iterator[tuple[str, Any, Any]]:
             got = getattr(node, name)
         except RuntimeError:  # released by backward
             continue
-        for saved in got if isinstance(got, tuple | list) else (got,):
+        if got is None:
+            continue
+        for saved in got if type(got) in SEVERAL else (got,):
             data = getattr(saved, "data", None)
             if data is not None:
                 yield name[len("_raw_saved_") :], data, saved.unpack_hook
+
+
+SEVERAL = (tuple, list)
 
 
 def saved_tensor_type() -> type:

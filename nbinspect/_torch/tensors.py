@@ -24,8 +24,8 @@ def use_count(tensor: torch.Tensor) -> int | None:
 
 def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
     """Give the tensor inside a wrapper: functorch's, or of a distributed tensor this process's part."""
-    while (inner := wrapped_tensor(tensor)) is not None:
-        tensor = inner
+    while _is_wrapped(tensor):
+        tensor = _inside(tensor)
     distributed = getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
     if distributed is not None and issubclass(type(tensor), distributed):
         whole: Any = tensor
@@ -36,13 +36,14 @@ def unwrapped(tensor: torch.Tensor) -> torch.Tensor:
 
 def wrapped_tensor(tensor: torch.Tensor) -> torch.Tensor | None:
     """Give the tensor right inside a wrapper of functorch's, None if it is no such wrapper."""
-    functorch = getattr(torch._C, "_functorch", None)
-    is_wrapped = getattr(functorch, "is_functorch_wrapped_tensor", None)
-    inside = getattr(functorch, "get_unwrapped", None)
-    if is_wrapped is None or inside is None or not is_wrapped(tensor):
-        return None
-    inner: torch.Tensor = inside(tensor)
-    return inner
+    return _inside(tensor) if _is_wrapped(tensor) else None
+
+
+_functorch = getattr(torch._C, "_functorch", None)
+_inside: Callable[[torch.Tensor], torch.Tensor] = getattr(_functorch, "get_unwrapped", None)  # type: ignore[assignment]  # unused then
+_is_wrapped: Callable[[torch.Tensor], bool] = getattr(
+    _functorch, "is_functorch_wrapped_tensor", never
+)
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -89,6 +90,13 @@ handle: Callable[[torch.UntypedStorage], int] = operator.attrgetter("_cdata")
 """Gives a number that is a storage's own for as long as it lives."""
 
 
+base = operator.attrgetter("_base")
+"""Gives the tensor that a view is of, None if it is no view."""
+
+grad = operator.attrgetter("_grad")
+"""Gives a tensor's gradient or None, without ``Tensor.grad``'s warnings."""
+
+
 def is_pinned(storage: torch.UntypedStorage) -> bool:
     """Say whether host memory is page-locked; asks nothing where no accelerator is in use."""
     name = next(iter(accelerators()), None)
@@ -117,8 +125,10 @@ is_zero_tensor: Callable[[torch.Tensor], bool] = getattr(torch.Tensor, "_is_zero
 
 def is_copy_on_write(tensor: torch.Tensor) -> bool:
     """Say whether asking for the address would copy the data."""
-    lazy = getattr(torch._C, "_is_cow_tensor", None)
-    return bool(lazy(tensor)) if lazy is not None else False
+    return _is_lazy(tensor)
+
+
+_is_lazy: Callable[[torch.Tensor], bool] = getattr(torch._C, "_is_cow_tensor", never)
 
 
 def version(tensor: torch.Tensor) -> int:

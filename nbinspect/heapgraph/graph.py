@@ -72,14 +72,17 @@ class HeapGraph:
 
     def _add_tensors(self, cap: int) -> bool:
         """Add tensors, autograd nodes and what leads to them; say whether that is all."""
-        targets = native_holders(self._index.objects)
+        targets = native_holders(self._index.objects, self._index.types)
         self.objects.update((id(one), one) for one in targets)
         self._in_index.update(self.objects)
         native = walk(targets, cap)
         self.objects.update(native.found)
+        objects, children, parents = self.objects, self.children, self.parents
         for reference in native.references:
-            if reference.child in self.objects:  # else it lies beyond the cap
-                self._add(reference)
+            parent, child, _, _ = reference
+            if child in objects:  # else it lies beyond the cap
+                children[parent].append(reference)
+                parents[child].append(reference)
         self._add_ancestors(targets)
         self._links = native.links
         self._add_links()
@@ -200,16 +203,16 @@ class HeapGraph:
         """
         value, held = self.objects[key], self.parents.get(key, ())
         ours = 3 + (key in self._in_index)  # `objects`, `value`, the argument below, the index
-        python = sys.getrefcount(value) - ours
+        python, counted = sys.getrefcount(value) - ours, 0
         for one in held:
             python -= one.is_pythons
+            counted += one.counted
         if not is_tensor(value):
             return Unexplained(python - is_node(value), 0)  # torch keeps a node's wrapper
         owners = _torch.use_count(value)
         if owners is None:
             return Unexplained(python, 0)
         # A tensor with owners in C++ has one reference from there to its Python side.
-        counted = len([one for one in held if one.counted])
         return Unexplained(python - (owners > 1), owners - 1 - counted)
 
     def _add_frames(self) -> None:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nbinspect.tensors import addresses
+from nbinspect.tensors import addresses, type_addresses
 
-BLOCK = 128  # objects that share an entry; asking for each alone takes twice as long
+BLOCK = 256  # objects that share an entry; asking for each alone takes twice as long
 FILTER_BITS = 20
 MOST_SCANS = 40  # together they take about as long as sorting
 
@@ -27,14 +27,18 @@ class HeapIndex:
 
     Attributes:
         objects: what was tracked when the index was made; it keeps them alive.
+        types: the addresses of their types.
     """
 
     def __init__(self, objects: list[Any]) -> None:
         self.objects = objects
-        children = [np.empty(0, np.int64)]
+        children, types = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
         for start in range(0, len(objects), BLOCK):
-            referents = gc.get_referents(*objects[start : start + BLOCK])
+            block = objects[start : start + BLOCK]
+            referents = gc.get_referents(*block)
             children.append(addresses(referents, len(referents)))
+            types.append(type_addresses(block))  # now, while they are in the processor's cache
+        self.types = np.concatenate(types)
         self._children = np.concatenate(children)
         self._ends = np.cumsum([len(block) for block in children[1:]])
         self._hashes = _hash(self._children)

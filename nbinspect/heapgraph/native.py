@@ -21,6 +21,7 @@ WRAPPED = "the wrapped tensor"
 BYTES, SAME_BYTES = "bytes", "the same bytes"
 HOOKS, TENSOR_HOOKS = "hooks", "a tensor's hooks"
 TO_NODES = frozenset({"next", "grad_fn"})
+new = tuple.__new__  # a `NamedTuple` at half the price of calling its class, for the many
 TO_PYTHON = frozenset({"", "array", UNPACK, HOOKS, TENSOR_HOOKS, BYTES})
 
 
@@ -42,9 +43,8 @@ class Reference(NamedTuple):
     @property
     def is_pythons(self) -> bool:
         """Say whether it adds one to a Python reference count."""
-        if self.slot.startswith("saved "):
-            return not self.counted  # packed by a hook
-        return self.slot in TO_PYTHON
+        slot = self.slot
+        return slot in TO_PYTHON or (not self.counted and slot.startswith("saved "))
 
 
 @dataclass(slots=True)
@@ -77,20 +77,17 @@ def owned(value: Any) -> Iterator[tuple[str, Any, bool]]:
     """Yield (slot, object, counted) for each that a tensor, node or script module holds from C++."""
     if is_tensor(value):
         return _owned_by_tensor(value)
-    return _owned_by_script(value) if _is_script(value) else _owned_by_node(value)
-
-
-def _is_script(value: Any) -> bool:
-    return issubclass(type(value), _torch.script_module_type())
+    return _owned_by_node(value) if is_node(value) else _owned_by_script(value)
 
 
 def _owned_by_tensor(tensor: Any) -> Iterator[tuple[str, Any, bool]]:
+    if (node := tensor.grad_fn) is not None:
+        yield "grad_fn", node, False
+    if (base := _torch.base(tensor)) is not None:
+        yield "base", base, True
     # Asking a non-leaf for its grad warns, unless it retains one.
-    has_grad = tensor.is_leaf or tensor.retains_grad
-    for slot in ("grad_fn", "_base", "_grad") if has_grad else ("grad_fn", "_base"):
-        child = getattr(tensor, slot)
-        if child is not None:
-            yield slot.strip("_"), child, slot != "grad_fn"
+    if (tensor.is_leaf or tensor.retains_grad) and (grad := _torch.grad(tensor)) is not None:
+        yield "grad", grad, True
     if (inner := _torch.wrapped_tensor(tensor)) is not None:
         yield WRAPPED, inner, True
 
@@ -125,9 +122,9 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
     Source: ``Node.next_functions``, ``_raw_saved_*``, ``Tensor.grad_fn``, ``._base``, ``.grad``.
     """
     # By address, since the collector's own order changes between two walks.
-    tensors = sorted((one for one in seeds if is_tensor(one)), key=id)
-    scripts = [one for one in seeds if _is_script(one)]
-    nodes = sorted((one for one in seeds if not (is_tensor(one) or _is_script(one))), key=id)
+    tensors = sorted(filter(is_tensor, seeds), key=id)
+    nodes = sorted(filter(is_node, seeds), key=id)
+    scripts = [one for one in seeds if not (is_tensor(one) or is_node(one))]
     result = NativeWalk({id(one): one for one in tensors})
     for one in scripts:
         _visit(one, result, tensors, set())  # its tensors may have no Python side until now
@@ -208,19 +205,20 @@ def _visit(value: Any, result: NativeWalk, todo: deque[Any] | list[Any], wrapped
     try:
         for slot, child, counted in owned(value):
             key = id(child)
-            reference = Reference(parent, key, slot, counted)
+            reference = new(Reference, (parent, key, slot, counted))
+            is_new = key not in found
             if slot in TO_NODES:
                 if key not in wrapped:
                     wrapped.add(key)
                     n_wrapped += 1
-            elif not is_tensor(child):
+            elif is_new and not is_tensor(child):
                 result.links.append((reference, child))
                 continue
+            elif is_new:
+                found[key] = child
             result.references.append(reference)
-            if key not in found:
+            if is_new:
                 todo.append(child)
-                if slot not in TO_NODES:
-                    found[key] = child
     except Exception:  # a tensor of a broken type must not hide all others
         result.complete = False
     return n_wrapped

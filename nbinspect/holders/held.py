@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import gc
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import compress
 from typing import Any, NamedTuple
 
@@ -14,8 +15,8 @@ from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import HeapGraph, collector_paused
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import short_name
-from nbinspect.heapgraph.native import UNPACK, Reference
-from nbinspect.holders.search import Search, State
+from nbinspect.heapgraph.native import UNPACK, Reference, new
+from nbinspect.holders.search import HISTORY, UNREACHABLE, Arrival, Search, State
 from nbinspect.holders.tags import KINDS
 from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
 from nbinspect.tensors import Storage, describe, is_tensor, looking, storages, used_bytes
@@ -23,8 +24,8 @@ from nbinspect.tensors import Storage, describe, is_tensor, looking, storages, u
 MOST_CLAIMS = 9
 ORDER = {kind: rank for rank, kind in enumerate(KINDS)}
 # A gradient is best named after its tensor, and that after what the user calls it.
+MAY_BE_GRADIENTS = frozenset(KINDS[: KINDS.index("GRADIENT") + 1])
 BEST_NAMED = {"PARAMETER": -3, "BUFFER": -2, "VARIABLE": -1}
-HISTORY = frozenset({"OUT_HISTORY", "TRACEBACK"})
 Rank = tuple[int, int, bool, int, int]
 
 
@@ -115,6 +116,21 @@ def census(cap: int | None = None, meet: Callable[[Iterable[Any]], None] | None 
             graph.close()
 
 
+@dataclass(slots=True)
+class _Shared:
+    """The tensors that look into the same bytes, and the largest storage over these."""
+
+    storage: Storage
+    tensors: list[Any]
+    handles: set[int]
+
+    def add(self, storage: Storage, tensor: Any) -> None:
+        self.tensors.append(tensor)
+        self.handles.add(storage.handle)
+        if storage.size_bytes > self.storage.size_bytes:
+            self.storage = storage
+
+
 class _Taker:
     """Turns a finished search into plain values."""
 
@@ -122,23 +138,26 @@ class _Taker:
         self._search = search
         self._graph: HeapGraph = search.graph
         self._reasons = reasons
-        self._live = _reached_without_history(search)
+
+    @cached_property
+    def _live(self) -> set[int]:
+        return _reached_without_history(self._search)
 
     def take(self) -> Census:
-        sharing: dict[tuple[str, int], list[Any]] = defaultdict(list)
-        sizes: dict[tuple[str, int], Storage] = {}
+        found: dict[tuple[str, int], _Shared] = {}
         unreadable: dict[str, int] = defaultdict(int)
         for tensor in self._graph.tensors():
-            found = storages(tensor)
-            if isinstance(found, Unavailable):
-                unreadable[found.reason] += 1
+            own = storages(tensor)
+            if isinstance(own, Unavailable):
+                unreadable[own.reason] += 1
                 continue
-            for storage in found:
-                sharing[storage.key].append(tensor)
-                known = sizes.get(storage.key)
-                if known is None or known.size_bytes < storage.size_bytes:
-                    sizes[storage.key] = storage
-        held = [self._held(sizes[key], tensors) for key, tensors in sharing.items()]
+            for storage in own:
+                shared = found.get(storage.key)
+                if shared is None:
+                    found[storage.key] = _Shared(storage, [tensor], {storage.handle})
+                else:
+                    shared.add(storage, tensor)
+        held = list(map(self._held, found.values()))
         held.sort(key=lambda one: (-one.size_bytes, one.claims[0].owner))
         complete = self._graph.complete and not unreadable and not gc.get_freeze_count()
         return Census(tuple(held), complete, self._notes(unreadable))
@@ -151,7 +170,8 @@ class _Taker:
             notes.append(f"{n_frozen} objects that gc.freeze() hides were not seen")
         return tuple(notes)
 
-    def _held(self, storage: Storage, tensors: list[Any]) -> HeldStorage:
+    def _held(self, shared: _Shared) -> HeldStorage:
+        storage, tensors = shared.storage, shared.tensors
         used = list(map(used_bytes, tensors))
         wholes = [(False, 0)]
         if len(tensors) > 1:
@@ -166,8 +186,8 @@ class _Taker:
             min(reach or storage.size_bytes, storage.size_bytes),
             describe(tensors[wholes.index(min(wholes))]),
             self._only(tensors, claims),
-            self._is_frozen_gradient(tensors),
-            tuple(set(_handles(tensors))),
+            claims[0].kind in MAY_BE_GRADIENTS and self._is_frozen_gradient(tensors),
+            tuple(shared.handles),
         )
 
     def _claims(self, tensors: list[Any], wholes: list[tuple[bool, int]]) -> list[Claim]:
@@ -194,15 +214,16 @@ class _Taker:
         if len(kinds) > 1 and is_tensor(self._graph.objects.get(reference.parent)):
             kinds = sorted(kinds, key=_naming)[:1]  # a tensor's best name is enough
         for parent_kind in kinds:
-            state = State(reference.parent, parent_kind)
+            state = new(State, (reference.parent, parent_kind))
             kind = search.kind_after(state, reference)
             if kind == "HOOK" and State(reference.child, kind) not in search.arrivals:
                 continue
-            label = self._owner(state, reference, kind)
-            history = kind if kind in HISTORY else search.first_kind(state, HISTORY)
+            arrival = search.arrivals[state]
+            label = self._owner(state, arrival, reference, kind)
+            history = kind if kind in HISTORY else arrival.history
             why = self._why(state, reference)
-            claim = Claim(kind, label.text, why, label.container, history)
-            rank = (ORDER[kind], _naming(parent_kind), *whole, search.arrivals[state].cost)
+            claim = new(Claim, (kind, label.text, why, label.container, history))
+            rank = (ORDER[kind], _naming(parent_kind), *whole, arrival.cost)
             known = found.get(claim)
             if known is None or rank < known:
                 found[claim] = rank
@@ -217,12 +238,10 @@ class _Taker:
                 rank = (ORDER[kind], 0, *whole, arrival.cost)
                 found[Claim(kind, short_name(tensor), self._reasons[id(tensor)])] = rank
 
-    def _owner(self, state: State, reference: Reference, kind: str) -> Label:
+    def _owner(self, state: State, arrival: Arrival, reference: Reference, kind: str) -> Label:
         search = self._search
-        if kind == "SAVED_FOR_BACKWARD":
-            anchor = search.arrivals[state].anchor
-            if anchor is not None:
-                return search.label(anchor)
+        if kind == "SAVED_FOR_BACKWARD" and arrival.anchor is not None:
+            return search.label(arrival.anchor)
         if kind == "CYCLE":
             start = search.start_of(state)
             if self._reasons.get(start.key) == UNCOLLECTABLE:
@@ -230,25 +249,27 @@ class _Taker:
         return search.label_after(state, reference)
 
     def _why(self, state: State, reference: Reference) -> str:
-        search = self._search
-        if state.kind in {"CYCLE", "OTHER"}:
+        search, slot = self._search, reference.slot
+        if state.kind in UNREACHABLE:
             return self._reasons.get(search.start_of(state).key, "")
-        if state.kind != "SAVED_FOR_BACKWARD" or reference.slot == "grad":
+        if state.kind != "SAVED_FOR_BACKWARD" or slot == "grad":
             return ""
-        if reference.slot == "variable":
+        if slot == "variable":
             return "a leaf of this graph"
-        node, slot = search.nearest_node(state)
-        if slot == UNPACK:
+        node, node_slot = search.nearest_node(state)
+        if node_slot == UNPACK:
             return f"kept by a saved-tensor hook of {node}"
-        if reference.slot or slot.startswith("saved "):
+        if slot or node_slot.startswith("saved "):
             return f"saved by {node}"
         return f"attribute {search.label_after(state, reference).text.rpartition('.')[2]} of {node}"
 
     def _only(self, tensors: list[Any], claims: list[Claim]) -> str:
+        if not (claims[0].history and all(claim.history for claim in claims)):
+            return ""
         if any(id(tensor) in self._live for tensor in tensors):
             return ""
         kinds = {kind for tensor in tensors for kind in self._search.kinds.get(id(tensor), ())}
-        if kinds & {"CYCLE", "OTHER"}:
+        if kinds & UNREACHABLE:
             return ""
         histories = {claim.history for claim in claims}
         return "TRACEBACK" if "TRACEBACK" in histories else "OUT_HISTORY"
@@ -274,15 +295,6 @@ def _wholeness(tensor: Any, used: int) -> tuple[bool, int]:
     return _torch.is_view(tensor), -used
 
 
-def _handles(tensors: list[Any]) -> Iterator[int]:
-    """Give the storages' handles; two of them may look at the same bytes, as over NumPy's."""
-    for tensor in tensors:
-        try:
-            yield _torch.handle(tensor.untyped_storage())
-        except (RuntimeError, NotImplementedError):  # sparse, or half made
-            continue
-
-
 def _naming(kind: str) -> int:
     return BEST_NAMED.get(kind, ORDER[kind])
 
@@ -294,20 +306,26 @@ def _plainness(owner: str) -> tuple[bool, int, str]:
 
 def _reached_without_history(search: Search) -> set[int]:
     """Give the ids of all that is reached without old outputs and errors."""
-    graph, reached = search.graph, set[int]()
-    if not any(HISTORY.intersection(kinds) for kinds in search.kinds.values()):
-        return set(search.kinds)
-    todo = [
-        State(key, root.kind)
-        for key, root in graph.roots.items()
-        if root.kind not in HISTORY and key in graph.children
-    ]
-    todo += [State(key, "FRAME") for key in graph.frame_ids()]
-    while todo:
-        state = todo.pop()
-        for reference in graph.children.get(state.key, ()):
-            kind = search.kind_after(state, reference)
-            if reference.child not in reached and kind not in HISTORY:
-                reached.add(reference.child)
-                todo.append(State(reference.child, "VARIABLE"))
+    graph, reached, rest = search.graph, set[int](), set[int]()
+    for state, arrival in search.arrivals.items():
+        (rest if arrival.history or state.kind in UNREACHABLE else reached).add(state.key)
+    rest -= reached
+    held = {key: graph.parents.get(key, ()) for key in rest}
+    todo = [key for key in rest if any(_leads_on(search, one, reached) for one in held[key])]
+    while todo:  # to these another way than the best leads without history
+        key = todo.pop()
+        if key in rest:
+            rest.remove(key)
+            reached.add(key)
+            below = (one for one in graph.children.get(key, ()) if one.child in rest)
+            todo += [one.child for one in below if _leads_on(search, one, reached)]
     return reached
+
+
+def _leads_on(search: Search, reference: Reference, reached: set[int]) -> bool:
+    """Say whether a reference is from what is `reached` without history, and part of none itself."""
+    if reference.parent not in reached:
+        return False
+    root = search.graph.roots.get(reference.parent)
+    state = State(reference.parent, root.kind if root else "VARIABLE")
+    return search.kind_after(state, reference) not in HISTORY

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import heapq
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nbinspect import _torch, notebook
 from nbinspect.heapgraph.graph import HeapGraph
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import Reader
-from nbinspect.heapgraph.native import Reference
+from nbinspect.heapgraph.native import Reference, new
 from nbinspect.heapgraph.objects import has_dict, isinstance_of
 from nbinspect.holders.tags import module_parts, tags
 from nbinspect.tensors import is_node, is_tensor, is_wrapper, node_name
 
 TRANSPARENT = (dict, list, tuple, set, frozenset)
+UNREACHABLE = frozenset({"CYCLE", "OTHER"})
+HISTORY = frozenset({"OUT_HISTORY", "TRACEBACK"})
 FRAME_COST = 3
 LONGEST_NAME = 400
 PART_COST = 20  # for a name of a module that is part of another: `block`, left over from a loop
@@ -38,12 +40,14 @@ class Arrival(NamedTuple):
         before: the state it was reached from, None for a root.
         reference: the last link, None for a root.
         anchor: for what a graph saves, the tensor whose graph that is.
+        history: "OUT_HISTORY" or "TRACEBACK" if the way leads through an old output, or the last error.
     """
 
     cost: int
     before: State | None
     reference: Reference | None
     anchor: State | None
+    history: str
 
 
 Queue = list[tuple[int, int, State]]
@@ -71,9 +75,12 @@ class Search:
         self.arrivals: dict[State, Arrival] = {}
         self.kinds: dict[int, list[str]] = {}
         self._labels: dict[State, Label] = {}
-        self._first_kinds: dict[frozenset[str], dict[State, str]] = defaultdict(dict)
         self._reader = Reader()
         self._members, self._parts = module_parts(graph.objects)
+        self._hooks = {
+            key for key, tag in self.tags.items() if tag == "HOOK" and key in graph.parents
+        }
+        self._closed = set(graph.roots)  # named already, and better
         self._n_noted = 0
         self._through_hooks = False
 
@@ -90,12 +97,12 @@ class Search:
         ]
         self.spread(starts)
         self._through_hooks = True
-        owners = [state for state in self.arrivals if state.key >= 0 and self._is_named(state)]
-        todo: Queue = []
-        for state in owners:
-            for reference in self.graph.children.get(state.key, ()):
-                if self.tags.get(reference.child) == "HOOK":
-                    self._arrive(state, reference, "HOOK", todo)
+        parents, hooks, todo = self.graph.parents, self._hooks, Queue()
+        owners = {one.parent for key in hooks for one in parents[key] if one.parent >= 0}
+        for state in [one for one in self.arrivals if one.key in owners and self._is_named(one)]:
+            for reference in self.graph.children[state.key]:
+                if reference.child in hooks:
+                    self._arrive(state, self.arrivals[state], reference, "HOOK", todo)
         self._run(todo)
         self._through_hooks = False
 
@@ -108,38 +115,45 @@ class Search:
         todo: Queue = []
         for start in starts:
             self._labels[start.state] = start.label
-            if self._is_nearer(start.state, start.cost):
-                self._note(start.state, Arrival(start.cost, None, None, None), todo)
+            history = start.state.kind if start.state.kind in HISTORY else ""
+            self._note(start.state, Arrival(start.cost, None, None, None, history), todo)
         self._run(todo)
 
     def _run(self, todo: Queue) -> None:
+        children = self.graph.children
+        closed = self._closed if self._through_hooks else self._closed | self._hooks
         while todo:
             cost, _, state = heapq.heappop(todo)
-            if cost > self.arrivals[state].cost:
+            arrival = self.arrivals[state]
+            if cost > arrival.cost or state.key not in children:
                 continue
-            for reference in self.graph.children.get(state.key, ()):
+            for reference in children[state.key]:
+                if reference.child in closed:
+                    continue
                 kind = self.kind_after(state, reference)
-                if kind and self._may_enter(reference, kind):
-                    self._arrive(state, reference, kind, todo)
+                if not self._through_hooks or self._may_enter(reference, kind):
+                    self._arrive(state, arrival, reference, kind, todo)
 
-    def _arrive(self, state: State, reference: Reference, kind: str, todo: Queue) -> None:
-        arrival, reached = self.arrivals[state], State(reference.child, kind)
-        cost = arrival.cost + 1
+    def _arrive(
+        self, state: State, arrival: Arrival, reference: Reference, kind: str, todo: Queue
+    ) -> None:
+        reached, cost = new(State, (reference.child, kind)), arrival.cost + 1
         if reference.child in self._parts and reference.parent not in self._members:
             cost += PART_COST
-        if not self._is_nearer(reached, cost):
-            return
-        is_graphs = kind != state.kind and self._slot(reference) == "grad_fn"
-        anchor = state if is_graphs else arrival.anchor
-        self._note(reached, Arrival(cost, state, reference, anchor), todo)
-
-    def _is_nearer(self, state: State, cost: int) -> bool:
-        known = self.arrivals.get(state)
-        return known is None or cost < known.cost
+        anchor, history = arrival.anchor, arrival.history
+        if kind != state.kind:
+            history = kind if kind in HISTORY else history
+            anchor = state if self._slot(reference) == "grad_fn" else anchor
+        arrival = new(Arrival, (cost, state, reference, anchor, history))
+        self._note(reached, arrival, todo)
 
     def _note(self, state: State, arrival: Arrival, todo: Queue) -> None:
-        if state not in self.arrivals:
+        """Take a way to `state`, if it is the best so far."""
+        known = self.arrivals.get(state)
+        if known is None:
             self.kinds.setdefault(state.key, []).append(state.kind)
+        elif known.cost <= arrival.cost:
+            return
         self.arrivals[state] = arrival
         self._n_noted += 1  # of two ways of one length the first wins, whatever the addresses
         heapq.heappush(todo, (arrival.cost, self._n_noted, state))
@@ -147,10 +161,10 @@ class Search:
     def kind_after(self, state: State, reference: Reference) -> str:
         """Give the kind of holder that `reference` makes of `state` for what it leads to."""
         kind = state.kind
-        if kind in {"CYCLE", "OTHER"}:
+        if kind in UNREACHABLE:
             return kind
-        if slot := self._slot(reference):
-            return _native_kind(kind, slot)
+        if slot := reference.slot or self._slot(reference):
+            return _native_kind(slot) or kind
         tag = self.tags.get(reference.child, "")
         if tag and not (tag == "FRAME" and kind == "TRACEBACK"):
             return tag
@@ -182,10 +196,6 @@ class Search:
 
         So what other names lead to is entered from a hook only if it is a container or a tensor.
         """
-        if reference.child in self.graph.roots:  # named already, and better
-            return False
-        if not self._through_hooks:
-            return self.tags.get(reference.child) != "HOOK"
         child = self.graph.objects[reference.child]
         if kind != "HOOK" or isinstance_of(child, *TRANSPARENT) or is_tensor(child):
             return True
@@ -219,19 +229,6 @@ class Search:
         parent, child = objects[state.key], objects[reference.child]
         found = self._reader.step(label, parent, child, self._slot(reference), self._name_of).label
         return found if len(found.text) <= LONGEST_NAME else replace(found, text=_cut(found.text))
-
-    def first_kind(self, state: State, kinds: frozenset[str]) -> str:
-        """Give the first of `kinds` on the best way back from `state`, "" if none is on it."""
-        known, path = self._first_kinds[kinds], list[State]()
-        at: State | None = state
-        while at is not None and at.kind not in kinds and at not in known:
-            path.append(at)
-            at = self.arrivals[at].before
-        found = "" if at is None else known.get(at, at.kind)
-        known.update(
-            dict.fromkeys(path, found)
-        )  # else a long graph is walked for each of its nodes
-        return found
 
     def start_of(self, state: State) -> State:
         """Follow the best way back to where it begins."""
@@ -268,9 +265,11 @@ def _cut(name: str) -> str:
     return f"{name[:kept]}…{name[-kept:]}"
 
 
-def _native_kind(kind: str, slot: str) -> str:
+@lru_cache(maxsize=256)
+def _native_kind(slot: str) -> str:
+    """Give the kind of holder that a C++ reference makes, "" if what leads to it decides."""
     if slot == "grad":
         return "GRADIENT"
     if slot.startswith(_torch.SCRIPT_MEMBERS):
         return slot.partition(" ")[0].upper()
-    return kind if slot in {"base", "array"} else "SAVED_FOR_BACKWARD"
+    return "" if slot in {"base", "array"} else "SAVED_FOR_BACKWARD"

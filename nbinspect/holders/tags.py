@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -40,16 +40,20 @@ SUSPENDED = (
 def tags(objects: dict[int, Any]) -> dict[int, str]:
     """Give the holder kind that an object lends to what it holds, by the object's id."""
     found = {id(hooks): "HOOK" for hooks in _hooks_of_all()}
-    kinds: dict[int, str] = {}  # by type, which a graph of thousands of nodes has few of
+    of_types: dict[int, tuple[str, Parts | None]] = {}  # a graph of thousands of nodes has few
     for key, value in objects.items():
-        of_type = id(type(value))
-        if of_type not in kinds:
-            kinds[of_type] = _own_kind(value)
-        if kinds[of_type]:
-            found[key] = kinds[of_type]
-        for part, part_kind in _tagged_parts(value):
-            found[id(part)] = part_kind
+        of_type = of_types.get(id(type(value)))
+        if of_type is None:
+            of_type = of_types[id(type(value))] = _own_kind(value), _parts_of(value)
+        kind, parts = of_type
+        if kind:
+            found[key] = kind
+        if parts is not None:
+            found.update((id(part), part_kind) for part, part_kind in parts(value))
     return found
+
+
+Parts = Callable[[Any], Iterator[tuple[Any, str]]]
 
 
 def module_parts(objects: dict[int, Any]) -> tuple[set[int], set[int]]:
@@ -87,22 +91,32 @@ def _loader_types() -> tuple[type, ...]:
     return (DataLoader, dataloader._BaseDataLoaderIter)  # noqa: SLF001 - it has no public base
 
 
-def _tagged_parts(value: Any) -> Iterator[tuple[Any, str]]:
-    """Yield the dictionaries of a module or tensor that have a meaning of their own."""
+def _parts_of(value: Any) -> Parts | None:
+    """Give what yields those dictionaries of a module or tensor that have a meaning of their own."""
     if is_tensor(value):
-        for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-            yield getattr(value, name, None), "HOOK"
-    elif isinstance_of(value, torch.nn.Module, torch.optim.Optimizer):
-        own: dict[Any, Any] = instance_dict(value) or {}
-        for name, part in list(own.items()):
-            if type(name) is not str:
-                continue
-            if name == "_parameters":
-                yield part, "PARAMETER"
-            elif name == "_buffers":
-                yield part, "BUFFER"
-            elif "hooks" in name:
-                yield part, "HOOK"
+        return _hooks_of_tensor
+    is_owner = isinstance_of(value, torch.nn.Module, torch.optim.Optimizer)
+    return _tagged_attributes if is_owner else None
+
+
+def _hooks_of_tensor(tensor: Any) -> Iterator[tuple[Any, str]]:
+    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
+        hooks = getattr(tensor, name, None)
+        if hooks is not None:
+            yield hooks, "HOOK"
+
+
+def _tagged_attributes(owner: Any) -> Iterator[tuple[Any, str]]:
+    own: dict[Any, Any] = instance_dict(owner) or {}
+    for name, part in list(own.items()):
+        if type(name) is not str:
+            continue
+        if name == "_parameters":
+            yield part, "PARAMETER"
+        elif name == "_buffers":
+            yield part, "BUFFER"
+        elif "hooks" in name:
+            yield part, "HOOK"
 
 
 def _hooks_of_all() -> Iterator[Any]:
