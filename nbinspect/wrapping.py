@@ -19,6 +19,7 @@ def wrap(undo: ExitStack, owner: Any, name: str, around: Callable[[Any, Any, Any
         around: called as ``around(original, args, kwargs)``.
     """
     original = getattr(owner, name)
+    is_inherited = name not in vars(owner)
     active = [around]
 
     @functools.wraps(original)
@@ -30,7 +31,11 @@ def wrap(undo: ExitStack, owner: Any, name: str, around: Callable[[Any, Any, Any
 
     def put_back() -> None:
         active.clear()
-        if vars(owner).get(name) is wrapped:
+        if vars(owner).get(name) is not wrapped:
+            return
+        if is_inherited:
+            delattr(owner, name)
+        else:
             setattr(owner, name, original)
 
     setattr(owner, name, wrapped)

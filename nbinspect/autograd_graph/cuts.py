@@ -6,7 +6,17 @@ from collections import defaultdict
 from typing import Any, NamedTuple
 
 from nbinspect import notebook
-from nbinspect.autograd_graph.mends import enclosing_no_grad, without
+from nbinspect.autograd_graph.code_flow import flows
+from nbinspect.autograd_graph.leaving import LEAVING, NUMPY, TOLIST
+from nbinspect.autograd_graph.mends import (
+    enclosing_no_grad,
+    is_constant,
+    is_written,
+    kept_in_torch,
+    sets_an_item,
+    takes_a_number,
+    without,
+)
 from nbinspect.autograd_graph.watched import Event, Watched, event_of
 from nbinspect.records import SourceLine
 from nbinspect.tensors import storage_key
@@ -23,8 +33,13 @@ COPYING = {
     "aten::empty",
     "aten::empty_strided",
     "aten::new_empty",
+    TOLIST,
+    NUMPY,
 }
-ITEM = "aten::_local_scalar_dense"
+GUESSED = "if they are the same, the path is cut there"
+
+
+MOST_PAIRS = 64  # of numbers that left and numbers that came, the nearest first
 
 
 class Cut(NamedTuple):
@@ -85,22 +100,92 @@ class Cuts:
                 continue
             flow = seen.carried_from(starts, within - setting)
             if flow.stopped:
-                return _described(seen, seen.events[flow.stopped[0]])
+                return _stopped(seen, flow.stopped[0], within)
             return Cut("the operations on its way give no gradient for it", is_cut=False)
-        flow = seen.carried_from(users, set(seen.events))
-        read = [n for n in flow.stopped if seen.events[n].op == ITEM][:1]
-        read += [n for n in flow.stopped if _to_numpy(seen, seen.events[n])][-1:]
-        if read:
-            return _described(seen, seen.events[read[0]])
+        came_back = self._came_back(seen.made_from(users))
+        if came_back is not None:
+            return came_back
         line = seen.line(seen.events[users[-1]])
         at = f" in {line.label}" if line else ""
         return Cut(f"used{at}, but nothing that came of it goes in", "", line, is_cut=False)
 
+    def _came_back(self, made: set[int]) -> Cut | None:
+        """Find numbers that left torch and may have come back, by the code that ran."""
+        seen = self._seen
+        left = {seen.events[n].place: n for n in sorted(made) if seen.events[n].op in LEAVING}
+        first = min(left.values(), default=0)
+        later = [n for n in sorted(self._within) if left and n > first]
+        back = {seen.events[n].place: n for n in later if _comes_in(seen, n)}
+        pairs = [(there, here) for here in back.values() for there in left.values() if there < here]
+        pairs.sort(key=lambda pair: pair[1] - pair[0])
+        for there, here in pairs[:MOST_PAIRS]:
+            if _flows(seen, there, here):
+                return _left(seen, there, here)
+        return _guessed(seen, *pairs[0]) if pairs else None
 
-def _to_numpy(seen: Watched, event: Event) -> bool:
-    """Say whether an operation gave numbers to NumPy, where autograd cannot follow them."""
-    line = seen.line(event) if event.op == "aten::detach" else None
-    return line is not None and ".numpy(" in line.text
+
+def _comes_in(seen: Watched, number: int) -> bool:
+    """Say whether an operation took numbers from outside of torch that may be computed ones."""
+    event = seen.events[number]
+    if event.number is not None:
+        return not is_written(seen.expression(event), event.number)
+    is_new = event.op == "aten::lift_fresh" and not event.inputs and not event.is_number
+    return is_new and not is_constant(seen.expression(event))
+
+
+def _flows(seen: Watched, there: int, here: int) -> bool:
+    """Say whether numbers that left by one event went into another, by the names in the code."""
+    places = [seen.events[there].place, seen.events[here].place]
+    if min(places) < 0:
+        return False
+    (first, _, file), (second, _, other) = map(seen.at, places)
+    if file != other:
+        return False
+    return flows("".join(notebook.source_lines(file)), first.lineno, second.lineno)
+
+
+def _guessed(seen: Watched, there: int, here: int) -> Cut:
+    """Say that numbers left and that some came in, where nothing shows that they are the same."""
+    out, back = _called(seen, seen.events[there]), _called(seen, seen.events[here])
+    is_number = seen.events[here].number is not None
+    what = "takes a number" if is_number else "makes a tensor of numbers"
+    why = f"its numbers leave torch at {out}, and {back} {what} from outside of torch; {GUESSED}"
+    return Cut(why, "", seen.line(seen.events[there]), is_cut=False)
+
+
+def _called(seen: Watched, event: Event) -> str:
+    line = seen.line(event)
+    return f"`{seen.expression(event) or event.op}`" + (f" in {line.label}" if line else "")
+
+
+def _stopped(seen: Watched, stop: int, within: set[int]) -> Cut:
+    """Describe the operation that ended a path, or that by which its numbers left torch later."""
+    later = seen.made_from([stop]) & within
+    left = next((n for n in sorted(later) if seen.events[n].op in LEAVING), None)
+    if left is None:
+        return _described(seen, seen.events[stop])
+    took = [n for n in sorted(within) if any(event_of(v) == left for v in seen.events[n].inputs)]
+    return _left(seen, left, took[0] if took else left)
+
+
+def _left(seen: Watched, there: int, here: int) -> Cut:
+    """Say where numbers left torch that came back at another event."""
+    event, back = seen.events[there], seen.events[here]
+    line, piece = seen.line(event), seen.expression(event)
+    what = "makes a Python number of it"
+    if event.op == TOLIST:
+        what = "makes Python numbers of it"
+    elif event.op == NUMPY:
+        what = "takes it to NumPy, whose arrays carry no gradient"
+    why = f"{_called(seen, event)} {what}"
+    if line is None:
+        return Cut(why)
+    if seen.line(back) != line:
+        why += f", and {_called(seen, back)} takes it up again"
+    mend = kept_in_torch(line.text, piece)
+    if not mend and (takes_a_number(back.op) or sets_an_item(line.text)):
+        mend = without(line.text, piece, ".item()")
+    return Cut(why, mend, line)
 
 
 def _described(seen: Watched, event: Event) -> Cut:
@@ -112,12 +197,8 @@ def _described(seen: Watched, event: Event) -> Cut:
     if not event.grad_enabled:
         return _without_gradients(seen, event)
     if event.op == "aten::detach":
-        if ".numpy(" in text:
-            return Cut(f"{what} takes it to NumPy, whose arrays carry no gradient", "", line)
         ending = ".data" if piece.endswith(".data") else ".detach()"
         return Cut(f"{what} cuts it off", without(text, piece, ending), line)
-    if event.op == ITEM:
-        return Cut(f"{what} makes a Python number of it", without(text, piece, ".item()"), line)
     if event.is_number:
         return Cut(f"{what} makes integers of it, which have no gradient", "", line)
     return Cut(f"{what} ({event.op}) gives no gradient", "", line)
@@ -175,7 +256,7 @@ def made_without_grad(seen: Watched, leaf: Any, storage: Any) -> Cut | None:
     stops = [n for n in sorted(behind) if seen.events[n].takes_grad and _stops(seen.events[n])]
     if not stops:
         return None
-    cut = _described(seen, seen.events[stops[0]])
+    cut = _stopped(seen, stops[0], behind)
     only_copied = all(seen.events[n].op in COPYING for n in behind)
     if only_copied and len(sources) == 1:
         return cut._replace(copy_of=next(iter(sources.values())))
@@ -183,4 +264,4 @@ def made_without_grad(seen: Watched, leaf: Any, storage: Any) -> Cut | None:
 
 
 def _stops(event: Event) -> bool:
-    return not event.grad_enabled or event.op in {"aten::detach", ITEM} or event.is_number
+    return not event.grad_enabled or event.op in {"aten::detach", *LEAVING} or event.is_number

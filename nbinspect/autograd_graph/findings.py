@@ -120,6 +120,8 @@ def _no_parameter(question: Question) -> Iterator[GraphFinding]:
     if any(issubclass(type(one), Parameter) for _, one in free):  # of a module that is gone
         return
     facts, variable = free[0]
+    if made_without_grad(question.seen, variable, storage_key(variable)) is not None:
+        return  # that says more
     sentence = (
         f"`{question.name}` reaches no parameter: its graph begins at a tensor without a name "
         f"({describe(variable)}). If that was made by `torch.tensor(...)` of other tensors, their "
@@ -203,8 +205,10 @@ def _without_grad(question: Question) -> Iterator[GraphFinding]:
         cut = made_without_grad(question.seen, variable, storage_key(variable))
         if cut is None or cut.copy_of is not None:
             continue
+        is_named = bool(question.names.tensor(variable))
+        what = f"`{facts.leaf}`" if is_named else f"A tensor without a name ({facts.leaf})"
         sentence = (
-            f"`{facts.leaf}` requires grad, but is a leaf: {cut.why}. The gradient stops at it "
+            f"{what} requires grad, but is a leaf: {cut.why}. The gradient stops at it "
             "and goes no further into what it was computed from."
         )
         yield GraphFinding(

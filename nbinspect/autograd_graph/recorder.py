@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 
 from nbinspect import _torch, notebook
+from nbinspect.autograd_graph.leaving import NUMPY, Left, read
+from nbinspect.autograd_graph.mends import takes_a_number
 from nbinspect.autograd_graph.watched import (
     OUTPUTS,
     Event,
@@ -21,8 +24,8 @@ from nbinspect.autograd_graph.watched import (
 from nbinspect.ops import ModuleNames
 from nbinspect.tensors import is_tensor, storage_key
 
+NUMBERS = (float, int)
 MOST_EVENTS = 30_000  # some 12 MB, kept until the next watch
-MOST_ELEMENTS = 256  # of a small tensor that may have been made from Python numbers
 
 
 class Recorder:
@@ -49,7 +52,8 @@ class Recorder:
         self.error = ""
         self._on_backward = on_backward
         self._places: dict[tuple[int, int], int] = {}
-        self._scalars: dict[float, int] = {}
+        self._left = Left()
+        self._thread = threading.get_ident()
         self._n = 0
 
     def __call__(
@@ -79,32 +83,66 @@ class Recorder:
     def _note(
         self, func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
     ) -> None:
-        seen, number = self.seen, self._n
-        self._n += 1
-        frame = sys._getframe(3)
-        event = Event(name, self.modules.running(frame), self._place(frame))
-        event.grad_enabled = torch.is_grad_enabled()
-        if not event.grad_enabled:
-            event.around = tuple(self._around(frame))
-        inputs: set[int] = set()
-        externals: set[int] = set()
-        for value in flat((args, kwargs)):
-            if is_tensor(value):
-                self._take(value, event, inputs, externals)
-            elif self._scalars and type(value) is float and value in self._scalars:
-                inputs.add(value_of(self._scalars[value], 0))
-        event.inputs, event.externals = tuple(sorted(inputs)), tuple(externals)
-        seen.events[number] = event
+        seen, frame = self.seen, sys._getframe(4)
+        number, event = self._begin(name, flat((args, kwargs)), frame)
         for tensor in _torch.written(func, args, kwargs):
             if is_tensor(tensor):
                 self._write(tensor, number)
         self._give(result, number, event)
+        if type(result) is float and not _is_for_text(frame):
+            self._left.note([result], number)
         following = _torch.next_sequence_number()
         if following is not None:
             seen.numbers.append(following)
             seen.numbered.append(number)
         if len(seen.events) > MOST_EVENTS:
             self._drop()
+
+    def _begin(self, name: str, values: Iterable[Any], frame: Any) -> tuple[int, Event]:
+        """Note an event with what it takes; give its number, and the event."""
+        number = self._n
+        self._n += 1
+        user = notebook.user_frame(frame)
+        event = Event(name, self.modules.running(frame), -1 if user is None else self._place(user))
+        event.grad_enabled = torch.is_grad_enabled()
+        if not event.grad_enabled:
+            event.around = tuple(self._around(user))
+        inputs: set[int] = set()
+        externals: set[int] = set()
+        for value in values:
+            if is_tensor(value):
+                self._take(value, event, inputs, externals)
+            elif type(value) in NUMBERS and self._left:
+                if user is frame and (type(value) is float or takes_a_number(name)):
+                    event.number = value
+                origin = self._left.origin(value) if type(value) is float else None
+                if origin is not None:
+                    inputs.add(value_of(origin, 0))
+        event.inputs, event.externals = tuple(sorted(inputs)), tuple(externals)
+        self.seen.events[number] = event
+        return number, event
+
+    def left(self, name: str, tensor: Any, result: Any) -> None:
+        """Note that a tensor's numbers were given to Python or NumPy."""
+        if self.error or self.is_stepping or threading.get_ident() != self._thread:
+            return
+        try:
+            frame = sys._getframe(3)
+            if not _is_for_text(frame) and is_tensor(tensor):
+                self._leave(name, tensor, result, frame)
+        except Exception as error:  # the user's cell goes on
+            self.error = said_of(error)
+
+    def _leave(self, name: str, tensor: Any, result: Any, frame: Any) -> None:
+        number, event = self._begin(name, [tensor], frame)
+        event.is_number = True
+        key = storage_key(tensor)
+        if name != NUMPY:
+            self._left.note(flat(result), number)
+            return
+        self._left.note(read(result), number)
+        if key is not None:  # the array shares it, and what is made of the array
+            self.seen.storages[key] = weakref.ref(tensor.untyped_storage()), number
 
     def _note_step(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """Note which parameters an optimizer's operation writes to."""
@@ -114,17 +152,12 @@ class Recorder:
                 if external is not None:
                     self.seen.stepped(external, _torch.next_sequence_number() or 0)
 
-    def _place(self, frame: Any) -> int:
-        user = notebook.user_frame(frame)
-        return -1 if user is None else self._place_of(user)
-
-    def _around(self, frame: Any) -> Iterator[int]:
+    def _around(self, user: Any) -> Iterator[int]:
         """Yield the user's calls that led to here, the nearest first, but for the very nearest."""
-        user = notebook.user_frame(frame)
         while user is not None and (user := notebook.user_frame(user.f_back)) is not None:
-            yield self._place_of(user)
+            yield self._place(user)
 
-    def _place_of(self, user: Any) -> int:
+    def _place(self, user: Any) -> int:
         key = id(user.f_code), user.f_lasti
         if key not in self._places:
             self._places[key] = len(self.seen.places)
@@ -146,9 +179,10 @@ class Recorder:
         if writer in self.seen.events and (maker is None or writer > event_of(maker)):
             inputs.add(value_of(writer, 0))
         if (requires and tensor.is_leaf) or (maker is None and giver is None):
+            is_new = self.seen.external(tensor) is None
             externals.add(self._external(tensor))
-            if self._scalars:
-                inputs |= self._from_numbers(tensor)
+            if is_new and self._left and not _torch.is_zero_tensor(tensor):
+                inputs.update(value_of(one, 0) for one in self._left.origins(tensor))
 
     def _external(self, tensor: Any) -> int:
         known = self.seen.external(tensor)
@@ -156,17 +190,6 @@ class Recorder:
             known = self.seen.places_of[id(tensor)] = len(self.seen.externals)
             self.seen.externals.append(weakref.ref(tensor))
         return known
-
-    def _from_numbers(self, tensor: Any) -> set[int]:
-        """Find numbers that `.item()` read in a small new tensor on the CPU."""
-        is_small = tensor.device.type == "cpu" and tensor.numel() <= MOST_ELEMENTS
-        if not is_small or tensor.requires_grad or _torch.is_zero_tensor(tensor):
-            return set()
-        try:
-            values = set(map(float, tensor.detach().reshape(-1).tolist()))
-        except Exception:  # a dtype or layout that cannot be read so
-            return set()
-        return {value_of(self._scalars[v], 0) for v in values if v in self._scalars}
 
     def _write(self, tensor: Any, number: int) -> None:
         """Note what an in-place operation wrote to; torch counts the version up after it."""
@@ -184,10 +207,8 @@ class Recorder:
             self._made(tensor, number, output)
         if tensors:
             event.is_number = not any(t.is_floating_point() or t.is_complex() for t in tensors)
-        elif type(result) is float:
+        elif type(result) in (float, int, bool, complex):
             event.is_number = True
-            if event.takes_grad and result not in (0.0, 1.0, -1.0):
-                self._scalars[result] = number
 
     def _made(self, tensor: Any, number: int, output: int) -> None:
         if not (tensor.requires_grad and tensor.is_leaf):  # that stays what it is, whoever writes
@@ -205,7 +226,7 @@ class Recorder:
             del seen.events[number]
         seen.makers = {key: one for key, one in seen.makers.items() if one[0]() is not None}
         seen.storages = {key: one for key, one in seen.storages.items() if one[0]() is not None}
-        self._scalars = {v: n for v, n in self._scalars.items() if n in seen.events}
+        self._left.drop(seen.events.__contains__)
         kept = [pair for pair in zip(seen.numbers, seen.numbered, strict=True) if pair[1] > old[-1]]
         seen.numbers = [number for number, _ in kept]
         seen.numbered = [event for _, event in kept]
@@ -242,6 +263,12 @@ def flat(value: Any) -> Iterator[Any]:
             yield from flat(one)
     else:
         yield value
+
+
+def _is_for_text(frame: Any) -> bool:
+    """Say whether torch reads a number only to write it, as for ``print`` and f-strings."""
+    module = str(frame.f_globals.get("__name__", ""))
+    return module == "torch._tensor_str" or frame.f_code.co_name == "__format__"
 
 
 def _is_backwards(frame: Any) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import weakref
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any, Self
 
 from torch.optim.optimizer import (
@@ -14,6 +14,7 @@ from torch.optim.optimizer import (
 )
 
 from nbinspect import _torch
+from nbinspect.autograd_graph import leaving
 from nbinspect.autograd_graph.answer import assemble
 from nbinspect.autograd_graph.recorder import Recorder, said_of
 from nbinspect.autograd_graph.records import GraphReport
@@ -44,11 +45,13 @@ def graphwatch(
 
     Cost: a step of a small transformer takes 1.5 times as long, one of an MLP that takes 1 ms three
     times; and a walk of the graph (see `autograd`) before the first, second, fourth, eighth...
-    backward. Reads no tensor but small new ones on the CPU, once `.item()` was called; results are
-    bit-identical.
-    Blind to: other threads' operations, the inside of compiled functions unless `eager`, and Python
-    numbers that were computed with between `.item()` and the tensor they went into.
-    Source: a dispatch mode; autograd's own numbers of operations.
+    backward. Reads no tensor but 256 numbers of each new one on the CPU, once some have left torch by
+    `.item()`, `.tolist()` or `.numpy()`; results are bit-identical.
+    Blind to: other threads' operations, and the inside of compiled functions unless `eager`. Numbers
+    that were computed with in Python or NumPy are followed by the names in the code alone, and beyond
+    that a path cut so is told as a guess.
+    Source: a dispatch mode; autograd's own numbers of operations; ``Tensor.tolist`` and ``numpy``,
+    wrapped meanwhile.
     """
     if depth is not None and depth < 1:
         raise ValueError(f"depth must be at least 1, not {depth}")
@@ -64,7 +67,7 @@ class GraphWatch:
         self._eager = eager
         self._recorder: Recorder | None = None
         self._stream: OpStream | None = None
-        self._hooks: list[Any] = []
+        self._undo = ExitStack()
         self._n_backwards = self._n_shown = 0
         self._last: weakref.ref[Any] | None = None
 
@@ -89,11 +92,12 @@ class GraphWatch:
         def ended(*_: object) -> None:
             recorder.is_stepping = False
 
-        stream.__enter__()
-        self._hooks = [
-            register_optimizer_step_pre_hook(began),
-            register_optimizer_step_post_hook(ended),
-        ]
+        with ExitStack() as undo:
+            undo.callback(register_optimizer_step_pre_hook(began).remove)
+            undo.callback(register_optimizer_step_post_hook(ended).remove)
+            leaving.hear(undo, recorder.left)
+            stream.__enter__()
+            self._undo = undo.pop_all()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
@@ -104,9 +108,7 @@ class GraphWatch:
         try:
             stream.__exit__(kind, *rest)
         finally:
-            for hook in self._hooks:
-                hook.remove()
-            self._hooks.clear()
+            self._undo.close()
         try:  # never in the way of the user's cell, nor of its own error
             seen = recorder.so_far()
             self._report = self._made(seen, recorder, failed=kind is not None)

@@ -39,6 +39,7 @@ class Event:
         gives: by output whether it required grad, as far as somebody looked.
         grad_enabled: gradients were recorded when it ran.
         is_number: its output is of a dtype, or a Python number, that has no gradient.
+        number: what the user's own code gave it, after some had left torch.
     """
 
     op: str
@@ -51,6 +52,7 @@ class Event:
     grad_enabled: bool = True
     around: tuple[int, ...] = ()
     is_number: bool = False
+    number: float | None = None
 
 
 def value_of(event: int, output: int) -> int:
@@ -252,6 +254,15 @@ class Watched:
             else:
                 stopped.append(number)
         return Flow(carried, stopped)
+
+    def made_from(self, starts: Iterable[int]) -> set[int]:
+        """Give all events whose outputs were made from what some gave, those among them."""
+        found = set(starts)
+        first = min(found, default=0)
+        for number in sorted(n for n in self.events if n > first):
+            if any(event_of(value) in found for value in self.events[number].inputs):
+                found.add(number)
+        return found
 
     def behind(self, event: int, but: Collection[int] = ()) -> set[int]:
         """Give all events that an event's output was made from, itself among them.
