@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Set
 from typing import Literal
 
@@ -174,6 +174,7 @@ class _Drawing:
         self._edges: list[GraphEdge] = []
         self._frames: list[GraphFrame] = []
         self._heat: dict[str, float] = {}
+        self._kept: dict[str, dict[int, int]] = {}
         self._totals = {one.name: one for one in report.modules}
         self._outputs = _outputs(report)
 
@@ -204,7 +205,7 @@ class _Drawing:
             kind = f"{kind} x{group.times}".strip()
         gives = self._outputs.get(nodes[-1].key, nodes[-1])
         shape = "x".join(map(str, gives.shape or ()))
-        size = saved_bytes(nodes) or None
+        size = self._keep(group.key, nodes)
         self._note_heat(group.key, nodes)
         bad = next((self._problems[n.key] for n in nodes if n.key in self._problems), "")
         has_root = any(node.key == self._root for node in nodes)
@@ -255,6 +256,7 @@ class _Drawing:
         else:
             label, kind = node.name, node.description
         key = f"n{node.key}"
+        size = self._keep(key, [node])
         self._note_heat(key, [node])
         return GraphNode(
             key=key,
@@ -262,7 +264,7 @@ class _Drawing:
             type_name=kind,
             role="target" if is_root else "root" if is_leaf and not node.is_parameter else "holder",
             hue="PARAMETER" if is_leaf and node.is_parameter else "OTHER",
-            size_bytes=node.saved_bytes or None,
+            size_bytes=size,
             detail=tuple(_node_facts(node)),
             frame=frame,
             alert=self._problems.get(node.key, "").partition(" ")[0],
@@ -284,6 +286,11 @@ class _Drawing:
                 )
             )
             self._edges.append(GraphEdge(box.key, key, "saves"))
+
+    def _keep(self, key: str, nodes: list[AutogradNode]) -> int | None:
+        """Note what a box keeps for backward; give its bytes, each once."""
+        kept = self._kept[key] = saved_storages(nodes)
+        return sum(kept.values()) or None
 
     def _note_heat(self, key: str, nodes: list[AutogradNode]) -> None:
         value: float | None
@@ -311,14 +318,35 @@ class _Drawing:
         """Draw the arrows, and colour the boxes by the largest of them."""
         arrows = dict.fromkeys((home[a], home[b]) for a, b in links if home[a] != home[b])
         self._edges += [GraphEdge(a, b) for a, b in arrows]
-        scale = self._scale()
+        scale, shared = self._scale(), self._shared()
         most = max(self._heat.values(), default=0.0)
         least = min(self._heat.values(), default=0.0)
-        nodes = tuple(self._coloured(box, least, most) for box in self._boxes)
+        nodes = tuple(
+            self._coloured(self._sharing(box, shared), least, most) for box in self._boxes
+        )
         title = f"How {self._report.name} was made"
+        if shared:
+            title += f"; {bytes_text(sum(shared.values()))} are counted in more than one box"
         used = {node.frame for node in nodes} | {frame.parent for frame in self._frames}
         frames = tuple(frame for frame in self._frames if frame.key in used)
         return Graph(title, nodes, tuple(self._edges), frames, scale)
+
+    def _shared(self) -> dict[int, int]:
+        """Give the storages that several boxes keep, as an activation and the layer that takes it."""
+        uses = Counter(storage for kept in self._kept.values() for storage in kept)
+        sizes = {storage: size for kept in self._kept.values() for storage, size in kept.items()}
+        return {one: sizes[one] for one, number in uses.items() if number > 1 and sizes[one]}
+
+    def _sharing(self, box: GraphNode, shared: Mapping[int, int]) -> GraphNode:
+        """Say how much of what a box keeps another one keeps too."""
+        kept = self._kept.get(box.key, {})
+        size = sum(kept[one] for one in kept if one in shared)
+        if not size:
+            return box
+        whole = size == box.size_bytes
+        words = "all of this" if whole else f"{bytes_text(size)} of this"
+        words += " is kept by another box too, and is in memory once"
+        return dataclasses.replace(box, detail=(*box.detail, words))
 
     def _scale(self) -> HeatScale | None:
         if not self._heat:
@@ -344,12 +372,17 @@ class _Drawing:
 
 def saved_bytes(nodes: Iterable[AutogradNode]) -> int:
     """Sum what nodes keep for backward alone, each storage once."""
-    sizes: dict[int, int] = {}
-    for node in nodes:
-        for saved in node.saved:
-            if saved.kind != "PARAMETER" and saved.storage is not None:
-                sizes[saved.storage] = saved.size_bytes or 0
-    return sum(sizes.values())
+    return sum(saved_storages(nodes).values())
+
+
+def saved_storages(nodes: Iterable[AutogradNode]) -> dict[int, int]:
+    """Give the bytes of each storage that nodes keep for backward alone."""
+    return {
+        saved.storage: saved.size_bytes or 0
+        for node in nodes
+        for saved in node.saved
+        if saved.kind != "PARAMETER" and saved.storage is not None
+    }
 
 
 def _norm(nodes: Iterable[AutogradNode]) -> float | None:

@@ -109,7 +109,7 @@ def _modules(report: GraphReport) -> list[Block]:
         (_row_name(key[0], modules[key]), times(key[1], len(modules[key])), *rows[key])
         for key in kept[:MOST_ROWS]
     )
-    title = "Kept for backward, by module"
+    title = "Kept for backward, by module, each byte once"
     rest = sum(rows[key][1] for key in kept[MOST_ROWS:])
     return [Table(COLUMNS, cells, title, max(0, len(kept) - MOST_ROWS), rest)]
 

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import hypothesis.strategies as st
 import pytest
+import torch
 from hypothesis import given, settings
+from torch import nn
 
+import nbinspect
 from nbinspect.autograd_graph.folding import Folding
 from nbinspect.autograd_graph.groups import Group
 from nbinspect.autograd_graph.inference import Surroundings, infer_modules
@@ -179,3 +182,24 @@ def test_what_was_asked_about_has_a_box_with_its_name():
     boxes = folding.graph(folding.first()).nodes
     assert [(one.label, one.role) for one in boxes] == [("MulBackward0", "holder"), ("y", "target")]
     assert boxes[0].type_name.startswith("x99")
+
+
+def test_bytes_that_several_boxes_keep_are_told():
+    def drawn(model):
+        loss = model(torch.randn(32, 8)).sum()
+        report = nbinspect.autograd(loss, name="loss")
+        return report, Folding(report).graph(set(Folding(report).groups))
+
+    shared = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
+    report, graph = drawn(shared)  # the second layer's input is what ReLU keeps as its result
+    size = 32 * 16 * 4
+    assert graph.title == "How loss was made; 2.00 KiB are counted in more than one box"
+    assert sum(box.size_bytes or 0 for box in graph.nodes) == report.saved_bytes + size
+    told = [box for box in graph.nodes if any("another box too" in line for line in box.detail)]
+    assert len(told) == 2
+    assert all(line.startswith("all of this") for box in told for line in box.detail[-1:])
+    folded = Folding(report).graph(set())
+    assert folded.title == "How loss was made", "in one box nothing is counted twice"
+    report, graph = drawn(nn.Sequential(nn.Linear(8, 16), nn.Linear(16, 1)))
+    assert graph.title == "How loss was made"
+    assert sum(box.size_bytes or 0 for box in graph.nodes) == report.saved_bytes
