@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 
 _INDEX = re.compile(r"\.\d+(?=\.)")
 _LAST_INDEX = re.compile(r"\.\d+$")
@@ -36,3 +37,26 @@ def any_module(name: str, types: Mapping[str, str]) -> str:
 def times(type_name: str, number: int) -> str:
     """Say how many there are: ``Linear x6``."""
     return f"{type_name} x{number}" if number > 1 else type_name
+
+
+def whole_modules(names: Iterable[str], among: Iterable[str]) -> list[str]:
+    """Write ``model.encoder.*`` where all names of a module are meant.
+
+    Args:
+        names: those that are meant.
+        among: all that there are.
+    """
+    names = list(names)
+    inside = Counter(prefix for name in among for prefix in _prefixes(name))
+    meant = Counter(prefix for name in set(names) for prefix in _prefixes(name))
+    groups = []
+    for name in names:
+        whole = (p for p in _prefixes(name) if meant[p] == inside[p] and inside[p] > 1)
+        prefix = next(whole, None)
+        groups.append(f"{prefix}.*" if prefix else name)
+    return list(dict.fromkeys(groups))
+
+
+def _prefixes(name: str) -> list[str]:
+    parts = name.split(".")
+    return [".".join(parts[:n]) for n in range(1, len(parts))]

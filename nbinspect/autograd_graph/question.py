@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,6 +9,7 @@ from nbinspect.autograd_graph.facts import Facts
 from nbinspect.autograd_graph.naming import Names
 from nbinspect.autograd_graph.walk import Walked, released
 from nbinspect.autograd_graph.watched import Watched
+from nbinspect.equal_layers import whole_modules
 
 MOST_NAMES = 3
 REENTRANT = "CheckpointFunctionBackward"
@@ -74,21 +74,5 @@ def listed(names: list[str]) -> str:
 
 def by_module(names: list[str], question: Question) -> list[str]:
     """Say `model.encoder.*` where all of its parameters are meant."""
-    inside: Counter[str] = Counter()
-    for owned in question.names.parameters.values():
-        for name in owned:
-            inside.update(_prefixes(name))
-    meant: Counter[str] = Counter()
-    for name in set(names):
-        meant.update(_prefixes(name))
-    groups = []
-    for name in names:
-        whole = (p for p in _prefixes(name) if meant[p] == inside[p] and inside[p] > 1)
-        prefix = next(whole, None)
-        groups.append(f"{prefix}.*" if prefix else name)
-    return list(dict.fromkeys(groups))
-
-
-def _prefixes(name: str) -> list[str]:
-    parts = name.split(".")
-    return [".".join(parts[:n]) for n in range(1, len(parts))]
+    among = (name for owned in question.names.parameters.values() for name in owned)
+    return whole_modules(names, among)

@@ -23,6 +23,7 @@ from nbinspect.blocks import (
     Unavailable,
     View,
 )
+from nbinspect.equal_layers import whole_modules
 from nbinspect.gradients import rows as packed
 from nbinspect.gradients.layers import layer_map, matrix, spark
 from nbinspect.gradients.records import GradientFinding, GradientHistory
@@ -32,6 +33,7 @@ from nbinspect.render.format import count, figures, percent
 
 MOST_ROWS, MOST_LAYERS, MOST_COLUMNS = 12, 18, 64
 MOST_LISTED = 400
+MOST_GROUPS = 4  # parameters or whole modules that a sentence names
 VERBS = {
     "NAN": "turns NaN or infinite",
     "EXPLODING": "explodes",
@@ -69,6 +71,7 @@ def history_view(history: GradientHistory) -> View:
     blocks: list[Block] = [Text(_verdict(history), "headline")]
     blocks += [_advice(one, f", step {one.step}") for one in history.findings]
     blocks += [Text((sentence,)) for sentence in (_course(history),) if sentence]
+    blocks += _left_alone(history)
     blocks.append(heat_map(history))
     last = history.steps[-1]
     worst = worst_step(history)
@@ -283,21 +286,56 @@ def _figure(value: float | None) -> float | None:
 
 
 def _rest(history: GradientHistory, last: GradientStep) -> list[Block]:
-    """Fold away what is long: all parameters, the frozen ones, those left out."""
+    """Fold away what is long: all parameters, and the frozen ones and those left out if many."""
     blocks: list[Block] = []
     if len(last.parameters) > MOST_ROWS:
         title = f"All {count(len(last.parameters))} parameters in step {last.index}"
         blocks.append(Fold(title, (step_table(history, last, "", MOST_LISTED),)))
-    for names, words in (
-        (history.without_optimizer, "get gradients, and no optimizer has them"),
-        (history.frozen, "are frozen"),
+    for names, what in (
+        (history.without_optimizer, "parameters that no optimizer has"),
+        (history.frozen, "frozen parameters"),
     ):
-        if names:
+        if len(_groups(history, names)) > MOST_GROUPS:
             listed = Table((Column("parameter", "name"),), tuple((one,) for one in names[:50]))
             inside = (listed if len(names) <= 50 else _cut(listed, len(names)),)
-            what = "parameter" if len(names) == 1 else "parameters"
-            blocks.append(Fold(f"{count(len(names))} {what} {words}", inside))
+            blocks.append(Fold(f"All {count(len(names))} {what}", inside))
     return blocks
+
+
+def _left_alone(history: GradientHistory) -> list[Block]:
+    """Name what is not trained beside what is: its rows are missing below, which nobody sees."""
+    said: list[Block] = []
+    for names, one, many in (
+        (
+            history.without_optimizer,
+            "gets gradients, but no optimizer has it: ",
+            "get gradients, but no optimizer has them: ",
+        ),
+        (
+            history.frozen,
+            "is frozen (its requires_grad is False) and is not trained: ",
+            "are frozen (their requires_grad is False) and are not trained: ",
+        ),
+    ):
+        if names:
+            n = count(len(names))
+            words = f"1 parameter {one}" if len(names) == 1 else f"{n} parameters {many}"
+            said.append(Text((words, *_codes(_groups(history, names)), ".")))
+    return said
+
+
+def _groups(history: GradientHistory, names: Sequence[str]) -> list[str]:
+    """Write modules for their parameters where all of them are meant."""
+    trained = (one.name for one in history.parameters)
+    return whole_modules(names, {*trained, *history.frozen, *history.without_optimizer})
+
+
+def _codes(names: Sequence[str]) -> list[Span]:
+    spans: list[Span] = []
+    for name in names[:MOST_GROUPS]:
+        spans += [", ", Code(name)]
+    rest = len(names) - MOST_GROUPS
+    return spans[1:] + ([f" and {count(rest)} more"] if rest > 0 else [])
 
 
 def _cut(table: Table, n_all: int) -> Table:

@@ -269,7 +269,28 @@ def test_frozen_parameters_are_listed_and_no_problem():
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
     assert w.report.frozen == ("model.0.weight", "model.0.bias")
     assert w.report.findings == ()
-    assert "2 parameters are frozen" in w.report.text()
+    text = w.report.text()
+    assert "2 parameters are frozen (their requires_grad is False)" in text
+    assert "not trained: `model.0.*`." in " ".join(text.split()), "named at once, not folded away"
+
+
+def test_one_frozen_by_accident_is_named_and_many_are_listed_below():
+    model = mlp()
+    model[2].weight.requires_grad_(False)
+    with gradwatch() as w:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    assert "1 parameter is frozen" in w.report.text()
+    assert "trained: `model.2.weight`." in " ".join(w.report.text().split())
+    assert "All 1" not in w.report.text()
+    deep = nn.Sequential(*(nn.Linear(16, 16) for _ in range(8)), nn.Linear(16, 1))
+    for layer in deep[:8]:
+        layer.weight.requires_grad_(False)
+    with gradwatch() as w:
+        train(deep, torch.optim.SGD(deep.parameters(), lr=0.1), 2)
+    text = " ".join(w.report.text().split())
+    assert "`deep.3.weight` and 4 more." in text
+    assert "All 8 frozen parameters" in text
+    assert "deep.7.weight" in w.report.html()
 
 
 def test_a_head_that_no_optimizer_has_is_named():
@@ -283,6 +304,8 @@ def test_a_head_that_no_optimizer_has_is_named():
         "model.4.weight",
         "model.4.bias",
     )
+    text = " ".join(w.report.text().split())
+    assert "but no optimizer has them: `model.2.*`, `model.4.*`." in text
 
 
 def test_a_loop_without_an_optimizer():
