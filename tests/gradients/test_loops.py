@@ -290,7 +290,7 @@ def test_one_frozen_by_accident_is_named_and_many_are_listed_below():
     text = " ".join(w.report.text().split())
     assert "`deep.3.weight` and 4 more." in text
     assert "All 8 frozen parameters" in text
-    assert "deep.7.weight" in w.report.html()
+    assert "deep.7.weight" in w.report.html().replace("<wbr>", "")
 
 
 def test_a_head_that_no_optimizer_has_is_named():
