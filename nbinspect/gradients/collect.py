@@ -175,7 +175,9 @@ class Writer:
         key = tuple(map(id, parameters))
         if key != self.keys:
             self.keys = key
-            self._kept = Kept(parameters, exact=self._exact) if self._has_copies else None
+            self._kept = (
+                Kept(parameters, self._desk, exact=self._exact) if self._has_copies else None
+            )
         gradients: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
         live: list[int] = []

@@ -7,9 +7,11 @@ samples are copied by fused kernels.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
 import torch
 
 from nbinspect import _torch
@@ -47,25 +49,43 @@ class _Earlier:
 
     itself: torch.Tensor | None
     version: int
-    copied: samples.Copy | None
+    numbers: near.Numbers
+    copied: near.Numbers | None
     length: float
 
-    def now_that(self, gradient: torch.Tensor) -> torch.Tensor | None:
+    def now_that(self, gradient: torch.Tensor, row: near.Numbers) -> near.Numbers | None:
         """Give it, now that there is another gradient; None if that has taken its place."""
         if self.itself is not None:
-            if self._is_intact(gradient):
+            if self._is_intact(self.itself, gradient):
                 self.copied = None
-                return self.itself
+                return self.numbers
             self.itself = None
-        fits = self.copied is not None and self.copied.fits(gradient)
-        return self.copied.room if fits and self.copied is not None else None
+        return self.copied if self.copied is not None and _is_like(self.copied, row) else None
 
-    def _is_intact(self, gradient: torch.Tensor) -> bool:
-        old = self.itself
-        if old is None or _torch.version(old) != self.version or old.shape != gradient.shape:
+    def _is_intact(self, old: torch.Tensor, gradient: torch.Tensor) -> bool:
+        if _torch.version(old) != self.version or old.shape != gradient.shape:
             return False
         place = old.untyped_storage().data_ptr()
         return place not in (0, gradient.untyped_storage().data_ptr())
+
+    def keep(self, gradient: torch.Tensor, row: near.Numbers, length: float) -> None:
+        """Put this step's in its place."""
+        self.length = length
+        if self.itself is not None:
+            self.itself, self.version, self.numbers = gradient, _torch.version(gradient), row
+        else:
+            self.numbers = row[:0]
+            self.copied = _like(self.copied, row)
+            np.copyto(self.copied, row)
+
+
+def _is_like(room: near.Numbers, row: near.Numbers) -> bool:
+    return room.size == row.size and room.dtype == row.dtype
+
+
+def _like(room: near.Numbers | None, row: near.Numbers) -> near.Numbers:
+    """Give room for a copy of a row: the old one if it fits."""
+    return room if room is not None and _is_like(room, row) else np.empty_like(row)
 
 
 @dataclass(slots=True)
@@ -86,18 +106,21 @@ class Kept:
 
     Args:
         parameters: all that there may be.
+        desk: room for intermediate results.
         exact: take whole tensors, however large.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], *, exact: bool) -> None:
-        self._exact = exact
+    def __init__(self, parameters: Sequence[torch.Tensor], desk: near.Desk, *, exact: bool) -> None:
+        self._exact, self._desk = exact, desk
         self._has_rows = sum(map(near.is_small, parameters)) >= small.FEWEST
         self._beside: _Beside | None = None
+        self._old: dict[int, near.Numbers] = {}
         self._weights: samples.Copies = {}
         self._earlier: dict[int, _Earlier] = {}
         self._samples: samples.Copies = {}
         self._spare: samples.Copies = {}
 
+    @np.errstate(all="ignore")  # Inf and NaN are what is looked for
     def before(
         self,
         places: Sequence[int],
@@ -116,7 +139,10 @@ class Kept:
                 tiny.append(n)
             elif self._is_whole(gradient) and self._is_whole(weight):
                 found.written[n] = self._compare(places[n], gradient, found)
-                found.weight[n] = near.copy(weight, self._room(places[n], weight))
+                row = near.numbers(weight)
+                room = self._old[places[n]] = _like(self._old.get(places[n]), row)
+                found.weight[n] = near.copy(row, room)
+                self._weights.pop(places[n], None)
             else:
                 rest.append(n)
         if len(self._earlier) + len(tiny) + len(rest) != len(places):  # some have none now
@@ -131,36 +157,23 @@ class Kept:
 
     def _compare(self, at: int, gradient: torch.Tensor, found: Compared) -> float:
         """Hold a gradient against that of the step before, and give its norm."""
-        earlier = self._earlier.get(at)
-        then = earlier.now_that(gradient) if earlier is not None else None
-        if earlier is None or then is None:
-            norm = near.norm(gradient)
+        row, earlier = near.numbers(gradient), self._earlier.get(at)
+        if earlier is None:
+            norm, version = near.norm(row), _torch.version(gradient)
+            # It is not known yet whether the next one will take its place.
+            self._earlier[at] = _Earlier(gradient, version, row, row.copy(), norm)
+            return norm
+        then = earlier.now_that(gradient, row)
+        if then is None:
+            norm = near.norm(row)
         else:
-            norm, dot = near.product(gradient, then)
+            norm, dot = near.product(row, then)
             found.pairs.append(at)
             found.dot.append(dot)
             found.length.append(norm)
             found.length_then.append(earlier.length)
-        self._keep(at, gradient, norm)
+        earlier.keep(gradient, row, norm)
         return norm
-
-    def _keep(self, at: int, gradient: torch.Tensor, norm: float) -> None:
-        earlier = self._earlier.get(at)
-        if earlier is None:
-            earlier = self._earlier[at] = _Earlier(gradient, 0, None, norm)
-            is_copied = True  # it is not known yet whether the next one will take its place
-        else:
-            is_copied = earlier.itself is None
-        earlier.length = norm
-        if earlier.itself is not None:
-            earlier.itself, earlier.version = gradient, _torch.version(gradient)
-        if is_copied:
-            earlier.copied = samples.room(earlier.copied, gradient, gradient.view(-1))
-            earlier.copied.room.copy_(gradient.view(-1))
-
-    def _room(self, at: int, weight: torch.Tensor) -> torch.Tensor:
-        kept = self._weights[at] = samples.room(self._weights.get(at), weight, weight.view(-1))
-        return kept.room
 
     def _compare_small(
         self,
@@ -214,6 +227,8 @@ class Kept:
         for n, written, weight in norms:
             found.written[n], found.weight[n] = written, weight
         own_places = [places[n] for n in rest]
+        for at in own_places:
+            self._old.pop(at, None)
         self._weights |= samples.copy(own_places, theirs, self._weights, exact=self._exact)
         steady = [n for n in rest if gradients[n].shape == weights[n].shape]
         whole = [(places[n], gradients[n]) for n in steady]
@@ -229,6 +244,7 @@ class Kept:
         found.length_then += measure.norms(others)
         self._samples, self._spare = now, then
 
+    @np.errstate(all="ignore")
     def updates(
         self, places: Sequence[int], weights: Sequence[torch.Tensor]
     ) -> list[measure.Scalar]:
@@ -236,18 +252,20 @@ class Kept:
         found: dict[int, measure.Scalar] = {}
         own = dict(zip(places, weights, strict=True))
         if self._beside is not None:
-            row = small.Row([own[at] for at in self._beside.places])
-            norms = row.differences(self._beside.weights)
+            tiny = small.Row([own[at] for at in self._beside.places])
+            norms = tiny.differences(self._beside.weights)
             found.update(zip(self._beside.places, norms, strict=True))
         rest: list[int] = []
         for at, weight in reversed(own.items()):
             if at in found:
                 continue
-            room = self._weights[at].room
-            if self._is_whole(weight) and room.numel() == weight.numel():
-                found[at] = near.difference(weight, room)
-            else:
+            old = self._old.get(at)
+            if old is None:
                 rest.append(at)
+            elif near.is_near(weight) and _is_like(old, row := near.numbers(weight)):
+                found[at] = near.difference(row, old, self._desk)
+            else:
+                found[at] = math.nan  # it is another kind of tensor now
         if rest:
             views = [samples.sample(own[at], exact=self._exact) for at in rest]
             some = measure.updates([self._weights[at].room for at in rest], views)

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -47,9 +48,10 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
     return tensor if readable and tensor.numel() and tensor.element_size() > 1 else None
 
 
+@np.errstate(all="ignore")  # Inf and NaN are what is looked for
 def _each(
     all_small: Callable[[small.Row], Sequence[Any]],
-    one_near: Callable[[torch.Tensor], Any],
+    one_near: Callable[[near.Numbers], Any],
     all_far: Callable[[list[torch.Tensor]], Sequence[Any]],
     tensors: Sequence[torch.Tensor],
 ) -> list[Any]:
@@ -64,7 +66,7 @@ def _each(
         if n in tiny:
             continue
         if near.is_near(tensors[n]):
-            found[n] = one_near(tensors[n])
+            found[n] = one_near(near.numbers(tensors[n]))
         else:
             far.append(n)
     if tiny:

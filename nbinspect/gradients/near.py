@@ -1,7 +1,8 @@
 """Figures of tensors in the CPU's own memory: read at once, part by part, so that each is loaded once.
 
 The kernels are bound by memory. A part that stays in the cache is loaded for the first of them, and
-the others find it there.
+the others find it there. Nearly all are NumPy's: a call of theirs takes a third of one of torch's,
+which pays where several threads share the work.
 """
 
 from __future__ import annotations
@@ -15,10 +16,15 @@ import torch
 
 from nbinspect.gradients import small
 
-PART = 1 << 18  # elements for each thread: as many as a usual second-level cache holds
+PART = (
+    1 << 17
+)  # elements for each thread: as many as a usual second-level cache holds of two tensors
+SHARED = 1 << 15  # elements; torch's threads share what is larger
+SUMMED = 1 << 13  # elements; of more, torch's sum is the faster one with one thread too
 TYPES = (torch.float32, torch.float64)
 LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
 Marks = np.ndarray[Any, np.dtype[np.bool_]]
+Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 def is_near(tensor: torch.Tensor) -> bool:
@@ -38,7 +44,8 @@ class Desk:
     """
 
     def __init__(self) -> None:
-        self._marks = np.empty(0, np.bool_)
+        self._marks: Marks = np.empty(0, np.bool_)
+        self._numbers: Numbers = np.empty(0, np.float32)
 
     def marks(self, n: int) -> Marks:
         """Give room for as many truth values."""
@@ -46,86 +53,113 @@ class Desk:
             self._marks = np.empty(n, np.bool_)
         return self._marks[:n]
 
+    def like(self, numbers: Numbers) -> Numbers:
+        """Give room for as many numbers of the same type."""
+        if len(self._numbers) < len(numbers) or self._numbers.dtype != numbers.dtype:
+            self._numbers = np.empty(len(numbers), numbers.dtype)
+        return self._numbers[: len(numbers)]
+
     def clear(self) -> None:
         """Let go of the room."""
-        self._marks = np.empty(0, np.bool_)
+        self._marks, self._numbers = self._marks[:0].copy(), self._numbers[:0].copy()
 
 
-def _parts(*tensors: torch.Tensor) -> Iterable[Sequence[torch.Tensor]]:
-    """Cut tensors of one size into parts of one size that fit into the cache."""
-    flat = [one.view(-1) for one in tensors]
-    n, most = tensors[0].numel(), PART * torch.get_num_threads()
-    if n <= most:
-        return (flat,)
-    size = math.ceil(n / math.ceil(n / most))
-    return [[one[at : at + size] for one in flat] for at in range(0, n, size)]
+def numbers(tensor: torch.Tensor) -> Numbers:
+    """Look at the elements of a tensor that is near, in a row."""
+    own = tensor.detach() if tensor.requires_grad else tensor
+    row: Numbers = own.numpy().reshape(-1)
+    return row
 
 
-@np.errstate(all="ignore")  # Inf and NaN are what is looked for
-def final(gradient: torch.Tensor, desk: Desk) -> tuple[float, float, float, float, float]:
+def _parts(*rows: Numbers) -> Iterable[Sequence[Numbers]]:
+    """Cut rows of one size into parts of one size that fit into the cache."""
+    n = rows[0].size
+    if n <= PART:
+        return (rows,)
+    size = math.ceil(n / math.ceil(n / (PART * torch.get_num_threads())))
+    return [[one[at : at + size] for one in rows] for at in range(0, n, size)]
+
+
+def _is_shared(row: Numbers) -> bool:
+    return row.size > SHARED and torch.get_num_threads() > 1
+
+
+def _dot(some: Numbers, other: Numbers) -> float:
+    if _is_shared(some):
+        return torch.dot(torch.from_numpy(some), torch.from_numpy(other)).item()
+    return float(some.dot(other))
+
+
+def _sum(row: Numbers) -> float:
+    if row.size > SUMMED:
+        return torch.from_numpy(row).sum().item()
+    return float(np.add.reduce(row))
+
+
+def final(gradient: Numbers, desk: Desk) -> tuple[float, float, float, float, float]:
     """Measure a gradient: norm, sum, lowest, highest, and how many elements are not 0."""
     squares, total, low, high, n_used = 0.0, 0.0, math.inf, -math.inf, 0
     for (part,) in _parts(gradient):
-        squares += torch.dot(part, part).item()
-        total += part.sum().item()
-        numbers = part.numpy()  # whose kernels for these are the faster ones
-        lowest, highest = float(numbers.min()), float(numbers.max())
+        squares += _dot(part, part)
+        total += _sum(part)
+        lowest, highest = float(np.minimum.reduce(part)), float(np.maximum.reduce(part))
         low = low if low <= lowest or math.isnan(low) else lowest  # once NaN, always NaN
         high = high if high >= highest or math.isnan(high) else highest
         n_used += _count_used(part, desk)
     return _root(squares, gradient), total, low, high, float(n_used)
 
 
-def nonzeros(gradient: torch.Tensor, desk: Desk) -> float:
+def nonzeros(gradient: Numbers, desk: Desk) -> float:
     """Count the elements that are not 0."""
     return float(sum(_count_used(part, desk) for (part,) in _parts(gradient)))
 
 
-def _count_used(part: torch.Tensor, desk: Desk) -> int:
-    numbers = part.numpy()
-    used = np.not_equal(numbers, numbers.dtype.type(0), out=desk.marks(len(numbers)))
+def _count_used(part: Numbers, desk: Desk) -> int:
+    used = np.not_equal(part, part.dtype.type(0), out=desk.marks(part.size))
     return int(np.count_nonzero(used))
 
 
-def norm(tensor: torch.Tensor) -> float:
-    """Give the norm of a tensor."""
-    return _root(sum(torch.dot(part, part).item() for (part,) in _parts(tensor)), tensor)
+def norm(row: Numbers) -> float:
+    """Give the norm of a row."""
+    return _root(sum(_dot(part, part) for (part,) in _parts(row)), row)
 
 
-def _root(squares: float, tensor: torch.Tensor) -> float:
+def _root(squares: float, row: Numbers) -> float:
     """Give the norm; anew in double precision where single cannot hold the squares."""
     if LEAST < squares < MOST:
         return math.sqrt(squares)
-    if squares == 0 and not tensor.any():
+    if squares == 0 and not row.any():
         return 0.0
-    return float(torch.linalg.vector_norm(tensor, dtype=torch.float64))
+    return float(torch.linalg.vector_norm(torch.from_numpy(row), dtype=torch.float64))
 
 
-def product(some: torch.Tensor, other: torch.Tensor) -> tuple[float, float]:
-    """Give the norm of a tensor, and its scalar product with another."""
+def product(some: Numbers, other: Numbers) -> tuple[float, float]:
+    """Give the norm of a row, and its scalar product with another."""
     squares, products = 0.0, 0.0
     for part, beside in _parts(some, other):
-        squares += torch.dot(part, part).item()
-        products += torch.dot(part, beside).item()
+        squares += _dot(part, part)
+        products += _dot(part, beside)
     if not (LEAST < squares < MOST and LEAST < abs(products) < MOST):
-        products = torch.dot(some.view(-1).double(), other.view(-1).double()).item()
+        products = float(some.astype(np.float64).dot(other.astype(np.float64)))
     return _root(squares, some), products
 
 
-def copy(tensor: torch.Tensor, room: torch.Tensor) -> float:
-    """Copy a tensor, and give its norm."""
+def copy(row: Numbers, room: Numbers) -> float:
+    """Copy a row, and give its norm."""
     squares = 0.0
-    for part, to in _parts(tensor, room):
-        squares += torch.dot(part, part).item()
-        to.copy_(part)
-    return _root(squares, tensor)
+    for part, to in _parts(row, room):
+        squares += _dot(part, part)
+        if _is_shared(part):
+            torch.from_numpy(to).copy_(torch.from_numpy(part))
+        else:
+            np.copyto(to, part)
+    return _root(squares, row)
 
 
-@np.errstate(all="ignore")
-def difference(new: torch.Tensor, old: torch.Tensor) -> float:
-    """Give the norm of the difference of two tensors, which takes the place of the second."""
+def difference(new: Numbers, old: Numbers, desk: Desk) -> float:
+    """Give the norm of the difference of two rows."""
     squares = 0.0
-    for part, change in _parts(new, old):
-        np.subtract(part.numpy(), change.numpy(), out=change.numpy())
-        squares += torch.dot(change, change).item()
-    return _root(squares, old)
+    for part, before in _parts(new, old):
+        change = np.subtract(part, before, out=desk.like(part))
+        squares += _dot(change, change)
+    return math.sqrt(squares) if LEAST < squares < MOST else _root(squares, new - old)

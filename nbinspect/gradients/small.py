@@ -24,6 +24,8 @@ Numbers = np.ndarray[Any, np.dtype[np.float64]]
 class Row:
     """Tensors of one type laid beside each other; every figure is a list of one for each.
 
+    Use it where NumPy ignores Inf and NaN, which are what is looked for.
+
     Args:
         tensors: float32 ones with at least one element.
 
@@ -40,12 +42,10 @@ class Row:
         found: list[float] = np.add.reduceat(numbers, self._starts).tolist()
         return found
 
-    @np.errstate(all="ignore")  # Inf and NaN are what is looked for
     def norms(self) -> list[float]:
         """Give the norms."""
         return list(map(math.sqrt, self._sums(self._numbers * self._numbers)))
 
-    @np.errstate(all="ignore")
     def final(self) -> list[tuple[float, float, float, float, float]]:
         """Give norm, sum, lowest, highest and how many elements are not 0."""
         own, starts = self._numbers, self._starts
@@ -58,12 +58,10 @@ class Row:
         """Count the elements that are not 0."""
         return self._sums((self._numbers != 0).astype(np.float64))
 
-    @np.errstate(all="ignore")
     def products(self, other: Row) -> list[float]:
         """Give the scalar products with the tensors of another row of the same sizes."""
         return self._sums(self._numbers * other._numbers)
 
-    @np.errstate(all="ignore")
     def product(self, at: int, other: Row, there: int) -> float:
         """Give the scalar product of one tensor with one of the same size in another row."""
         return float(self._piece(at) @ other._piece(there))
@@ -72,7 +70,6 @@ class Row:
         start = self._starts[at]
         return self._numbers[start : start + self.sizes[at]]
 
-    @np.errstate(all="ignore")
     def differences(self, other: Row) -> list[float]:
         """Give the norms of the differences from the tensors of another row of the same sizes."""
         changes = self._numbers - other._numbers

@@ -126,7 +126,7 @@ class Stepping(Guarded):
     def failed(self, error: Exception) -> None:
         """Stop measuring, or only copying where there is no room for copies."""
         kind = class_name(type(error))
-        if isinstance(error, torch.OutOfMemoryError) and not self._light:
+        if isinstance(error, (torch.OutOfMemoryError, MemoryError)) and not self._light:
             self._light = True
             for writer in self._writers.values():
                 writer.forget_copies()

@@ -154,16 +154,24 @@ def test_an_error_in_the_rules_is_a_note(monkeypatch):
     assert w.report.findings == ()
 
 
-def test_where_there_is_no_room_for_copies_the_rest_goes_on(monkeypatch):
-    from nbinspect.gradients import samples
-
+@pytest.mark.parametrize(
+    ("kept_in", "error", "dtype"),
+    [
+        (("samples", "room"), torch.OutOfMemoryError, torch.bfloat16),
+        (("kept", "_like"), MemoryError, torch.float32),
+    ],
+    ids=["of_a_device", "of_the_host"],
+)
+def test_where_there_is_no_room_for_copies_the_rest_goes_on(monkeypatch, kept_in, error, dtype):
     def full(*_, **__):
-        raise torch.OutOfMemoryError("no room")
+        raise error("no room")
 
-    monkeypatch.setattr(samples, "room", full)
-    model = nn.Sequential(nn.Linear(16, 300), nn.Linear(300, 1))
+    module, name = kept_in
+    monkeypatch.setattr(f"nbinspect.gradients.{module}.{name}", full)
+    model = nn.Sequential(nn.Linear(16, 300), nn.Linear(300, 1)).to(dtype)
     with gradwatch() as w:
-        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        train(model, optimizer, 4, batch=lambda: torch.randn(64, 16, dtype=dtype))
     assert w.report.notes == ("From step 0 on no updates and cosines: no room for copies.",)
     assert w.report.steps[-1].grad_norm > 0
     assert w.report.steps[-1].parameters[0].update_ratio is None
