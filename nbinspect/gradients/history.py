@@ -6,17 +6,18 @@ import math
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from nbinspect.blocks import Unavailable
+from nbinspect.gradients import parts as packing
 from nbinspect.gradients import rows as packed
 from nbinspect.gradients.findings import findings
 from nbinspect.gradients.parts import Part
 from nbinspect.gradients.passes import Passes
 from nbinspect.gradients.records import GradientHistory, Rules
-from nbinspect.gradients.rules import Health
+from nbinspect.gradients.rules import LEAST_LAYERS, Health
 from nbinspect.gradients.step_records import (
     Exponents,
     Figure,
@@ -72,16 +73,29 @@ class Builder:
 
     def settle(self) -> None:
         """Pack the steps that wait, and hold the rules against them."""
-        while self._waiting:
-            self._settle(*self._waiting.popleft())
+        steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
+        rows = iter(packing.pack([part.figures for _, parts, _ in steps for part in parts]))
+        joined = [_joined(parts, [next(rows) for _ in parts]) for _, parts, _ in steps]
+        looks = self._looks(joined)
+        for (index, parts, passes), one, look in zip(steps, joined, looks, strict=True):
+            figures = _figures(index, parts, passes, look)
+            group = self._groups.setdefault(one.members, len(self._groups))
+            self.health.step(figures, one.members, look, self.parameters)
+            step = PackedStep(figures, group, one.rows.tobytes(), one.bad, one.exponents)
+            self.kept.append(step)
+            self._thin()
 
-    def _settle(self, index: int, parts: Sequence[Part], passes: Passes) -> None:
-        members, rows, bad, exponents = _joined(parts)
-        figures = _figures(index, parts, passes, rows)
-        group = self._groups.setdefault(members, len(self._groups))
-        self.health.step(figures, members, rows, self.parameters)
-        self.kept.append(PackedStep(figures, group, rows.tobytes(), bad, exponents))
-        self._thin()
+    def _looks(self, joined: Sequence[_Joined]) -> list[packed.Look]:
+        """Look at the rows of each step, at once at those of the same parameters."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for at, one in enumerate(joined):
+            alike.setdefault(one.members, []).append(at)
+        found: dict[int, packed.Look] = {}
+        for members, places in alike.items():
+            sizes = np.asarray([self.parameters[one].n_elements for one in members], np.float64)
+            own = packed.looks([joined[at].rows for at in places], sizes, LEAST_LAYERS)
+            found.update(zip(places, own, strict=True))
+        return [found[at] for at in range(len(joined))]
 
     def _thin(self) -> None:
         """Leave out every second one of the older half, but for those that a finding names."""
@@ -121,44 +135,45 @@ class Builder:
         )
 
 
-def _joined(
-    parts: Sequence[Part],
-) -> tuple[
-    tuple[int, ...],
-    packed.Rows,
-    tuple[tuple[int, int | None, int | None], ...],
-    tuple[Exponents, ...],
-]:
-    """Put the parameters of several optimizers one after the other, each once."""
+class _Joined(NamedTuple):
+    """A step's parameters over all of its optimizers, each once."""
+
+    members: tuple[int, ...]
+    rows: packed.Rows
+    bad: tuple[tuple[int, int | None, int | None], ...]
+    exponents: tuple[Exponents, ...]
+
+
+def _joined(parts: Sequence[Part], rows: Sequence[packed.Rows]) -> _Joined:
+    """Put the parameters of several optimizers one after the other."""
     if len(parts) == 1:
         one = parts[0]
-        return one.members, one.figures.pack(), tuple(one.bad), one.exponents
+        return _Joined(one.members, rows[0], tuple(one.bad), one.exponents)
     seen: set[int] = set()
     members: list[int] = []
     some: list[packed.Rows] = []
     bad: list[tuple[int, int | None, int | None]] = []
     exponents: list[Exponents] = []
-    for part in parts:
+    for part, own in zip(parts, rows, strict=True):
         new = [at for at, one in enumerate(part.members) if one not in seen]
         place = {at: len(members) + n for n, at in enumerate(new)}
         seen.update(part.members)
         members += [part.members[at] for at in new]
-        some.append(part.figures.pack()[new])
+        some.append(own[new])
         bad += [(place[row], nans, infs) for row, nans, infs in part.bad if row in place]
         exponents += [replace(e, row=place[e.row]) for e in part.exponents if e.row in place]
-    return tuple(members), np.concatenate(some), tuple(bad), tuple(exponents)
+    return _Joined(tuple(members), np.concatenate(some), tuple(bad), tuple(exponents))
 
 
-def _figures(index: int, parts: Sequence[Part], passes: Passes, rows: packed.Rows) -> StepFigures:
+def _figures(index: int, parts: Sequence[Part], passes: Passes, look: packed.Look) -> StepFigures:
     scales = [part.scale for part in parts if part.scale is not None]
     scale = scales[0] if scales else None
     skipped = all(part.skipped for part in parts)
-    norms = rows["norm"][packed.has(rows, packed.HAS_GRADIENT)]
-    written, factor, clipped = _clipping(rows, skipped)
+    written, factor, clipped = _clipping(look, skipped)
     return StepFigures(
         index=index,
         loss=_loss(passes, scale),
-        grad_norm=packed.total(norms),
+        grad_norm=look.total,
         written_norm=written,
         clip_factor=factor,
         clipped=clipped,
@@ -187,39 +202,33 @@ def _finite(losses: Sequence[float]) -> bool:
 Clipped = Literal["", "norm", "value", "changed"]
 
 
-def _clipping(rows: packed.Rows, skipped: bool) -> tuple[Figure, Figure, Clipped]:
+def _clipping(look: packed.Look, skipped: bool) -> tuple[Figure, Figure, Clipped]:
     """Compare the gradients as the optimizer got them with those that backward left."""
     if skipped:
         why = Unavailable("the step was skipped")
         return why, why, ""
-    has_written = packed.has(rows, packed.HAS_WRITTEN)
-    both = packed.has(rows, packed.BEFORE_CLIP) & has_written
-    last = rows["written"].astype(np.float64)
-    written = packed.total(last[has_written])
-    if not both.any():
+    n_both, first, last, written, apart = look.clipping
+    if not n_both:
         return written, Unavailable("the gradients were first seen as the optimizer wrote"), ""
-    first, last = rows["norm"][both].astype(np.float64), last[both]
-    whole, kept = packed.total(first), packed.total(last)
-    if not (math.isfinite(whole) and math.isfinite(kept)):
+    if not (math.isfinite(first) and math.isfinite(last)):
         return written, Unavailable("the gradients are not finite"), ""
-    if whole == 0:
-        return written, 1.0, ""
-    factor = kept / whole
-    some = first > 0
-    ratios = last[some] / first[some]
-    way = _way(ratios[np.abs(ratios - 1) > SAME], len(ratios), factor)
+    factor = last / first if first else 1.0
+    way = _way(look, factor) if apart > SAME else ""
     return written, factor if abs(factor - 1) > SAME else 1.0, way
 
 
-def _way(touched: Any, n_all: int, factor: float) -> Clipped:
+def _way(look: packed.Look, factor: float) -> Clipped:
     """Say how gradients were changed: by one factor, the large ones, or else.
 
     One factor for several of them is a norm's clipping, also where others were left alone, as a
     model is that has an optimizer in common with a head.
     """
-    if not len(touched):
-        return ""
+    rows = look.rows
+    both = packed.has(rows, packed.BEFORE_CLIP) & packed.has(rows, packed.HAS_WRITTEN)
+    some = both & (look.norms > 0)
+    ratios = rows["written"][some].astype(np.float64) / look.norms[some]
+    touched = ratios[np.abs(ratios - 1) > SAME]
     if np.abs(touched / np.median(touched) - 1).max() <= UNIFORM:
-        told = len(touched) > 1 or n_all == 1
+        told = len(touched) > 1 or len(ratios) == 1
         return "norm" if told and factor < 1 else "changed"
     return "value" if (touched <= 1 + SAME).all() else "changed"

@@ -13,7 +13,7 @@ from nbinspect.gradients import rows as packed
 from nbinspect.gradients.findings import findings
 from nbinspect.gradients.names import notebook_models
 from nbinspect.gradients.records import GradientFinding, Rules
-from nbinspect.gradients.rules import Health
+from nbinspect.gradients.rules import LEAST_LAYERS, Health
 from nbinspect.gradients.step_records import ParameterName, StepFigures, spread
 from nbinspect.gradients.table_records import GradientTable, TableRow
 from nbinspect.ops import variable_name
@@ -139,5 +139,7 @@ def _findings(
     health = Health(rules)
     why = Unavailable("this is one moment")
     figures = StepFigures(0, why, packed.total(table["norm"]), why, why)
-    health.step(figures, tuple(range(len(chosen))), table, about)
+    sizes = np.asarray([one.n_elements for one in about], np.float64)
+    (look,) = packed.looks([table], sizes, LEAST_LAYERS)
+    health.step(figures, tuple(range(len(chosen))), look, about)
     return findings(health.state(ended=True), about, [models[n] for n in chosen], rules)

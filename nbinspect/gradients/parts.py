@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from nbinspect.gradients import rows as packed
 from nbinspect.gradients.step_records import Exponents
 
 MOST_RANK = 65535  # what a packed row has room for
+PACKED = ("norm", "sum", "low", "high", "nonzero", "written", "weight", "update")
 
 
 @dataclass(slots=True)
@@ -41,42 +43,12 @@ class Figures:
     scale: float | None = None
     grad_scale: float | None = None
 
-    def pack(self) -> packed.Rows:
-        """Give packed rows."""
-        live = np.asarray(self.live, np.intp)
-        columns = {name: np.asarray(own, np.float64) for name, own in self.columns.items()}
-        sizes = np.asarray(self.sizes, np.float64)
-        known = np.asarray(self.known, bool)
-        divisor = np.where(known, self.scale or 1.0, self.grad_scale or 1.0)
-        rows = np.zeros(self.n_rows, packed.ROW)
-        flags = np.zeros(self.n_rows, np.uint8)
-        flags[self.reached] |= packed.REACHED
-        flags[live] |= packed.HAS_GRADIENT
-        with np.errstate(all="ignore"):
-            rows["norm"][live] = columns["norm"] / divisor
-            rows["mean"][live] = columns["sum"] / divisor / sizes
-            highest = np.maximum(np.abs(columns["low"]), np.abs(columns["high"]))
-            rows["max_abs"][live] = highest / divisor
-            if "written" in columns:
-                self._fill_written(rows, flags, live, columns)
-        for at, cosine in self.cosines:
-            rows["cosine"][at] = cosine
-            flags[at] |= packed.HAS_COSINE
-        rows["rank"][live] = np.minimum(self.ranks, MOST_RANK)
-        flags[live[known]] |= packed.BEFORE_CLIP
-        rows["flags"] = flags
-        return rows
-
-    def _fill_written(
-        self, rows: packed.Rows, flags: Any, live: Any, columns: dict[str, Any]
-    ) -> None:
-        rows["written"][live] = columns["written"] / (self.grad_scale or 1.0)
-        rows["weight"][live] = columns["weight"]
-        rows["zeros"][live] = 1 - columns["nonzero"] / self.sizes
-        flags[live] |= packed.HAS_WRITTEN | packed.HAS_WEIGHT | packed.HAS_ZEROS
-        if "update" in columns:
-            rows["update"][live] = columns["update"]
-            flags[live] |= packed.HAS_UPDATE
+    @property
+    def layout(self) -> tuple[Any, ...]:
+        """What those have in common that `pack` takes together."""
+        names = [name for name in PACKED if name in self.columns]
+        lists: tuple[Sequence[Any], ...] = (self.reached, self.live, self.sizes, self.known, names)
+        return (self.n_rows, *map(tuple, lists))
 
 
 @dataclass(slots=True)
@@ -109,3 +81,54 @@ class Part:
     def scale(self) -> float | None:
         """What the gradients had been multiplied by."""
         return self.figures.scale
+
+
+def pack(figures: Sequence[Figures]) -> list[packed.Rows]:
+    """Give packed rows for each; those of one layout, as a loop's steps are, are packed at once."""
+    found: list[Any] = [None] * len(figures)
+    alike: dict[tuple[Any, ...], list[int]] = {}
+    for at, one in enumerate(figures):
+        alike.setdefault(one.layout, []).append(at)
+    for places in alike.values():
+        for at, rows in zip(places, _pack([figures[at] for at in places]), strict=True):
+            found[at] = rows
+    return found
+
+
+def _pack(figures: Sequence[Figures]) -> Any:
+    """Pack figures of one layout: a row of rows for each."""
+    one = figures[0]
+    shape, live = (len(figures), one.n_rows), np.asarray(one.live, np.intp)
+    columns = {
+        name: np.asarray([each.columns[name] for each in figures], np.float64)
+        for name in PACKED
+        if name in one.columns
+    }
+    sizes, known = np.asarray(one.sizes, np.float64), np.asarray(one.known, bool)
+    scales = np.asarray([[each.scale or 1.0, each.grad_scale or 1.0] for each in figures])
+    divisor = np.where(known, scales[:, :1], scales[:, 1:])
+    rows, flags = np.zeros(shape, packed.ROW), np.zeros(shape, np.uint8)
+    flags[:, one.reached] |= packed.REACHED
+    flags[:, live] |= packed.HAS_GRADIENT
+    flags[:, live[known]] |= packed.BEFORE_CLIP
+    with np.errstate(all="ignore"):
+        rows["norm"][:, live] = columns["norm"] / divisor
+        rows["mean"][:, live] = columns["sum"] / divisor / sizes
+        highest = np.maximum(np.abs(columns["low"]), np.abs(columns["high"]))
+        rows["max_abs"][:, live] = highest / divisor
+        if "written" in columns:
+            rows["written"][:, live] = columns["written"] / scales[:, 1:]
+            rows["weight"][:, live] = columns["weight"]
+            rows["zeros"][:, live] = 1 - columns["nonzero"] / sizes
+            flags[:, live] |= packed.HAS_WRITTEN | packed.HAS_WEIGHT | packed.HAS_ZEROS
+        if "update" in columns:
+            rows["update"][:, live] = columns["update"]
+            flags[:, live] |= packed.HAS_UPDATE
+    cosines = [(n, *one) for n, each in enumerate(figures) for one in each.cosines]
+    if cosines:
+        steps, places, values = map(list, zip(*cosines, strict=True))
+        rows["cosine"][steps, places] = values
+        flags[steps, places] |= packed.HAS_COSINE
+    rows["rank"][:, live] = np.minimum([each.ranks for each in figures], MOST_RANK)
+    rows["flags"] = flags
+    return rows

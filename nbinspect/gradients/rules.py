@@ -122,7 +122,7 @@ class Health:
         self,
         figures: StepFigures,
         members: tuple[int, ...],
-        rows: packed.Rows,
+        look: packed.Look,
         about: Sequence[ParameterName],
     ) -> None:
         """Take the step that has just been made."""
@@ -130,12 +130,11 @@ class Health:
         group = self._groups.get(members)
         if group is None:
             group = self._groups[members] = Group(members, about, figures.index)
-        reached = packed.has(rows, packed.REACHED)
-        if reached.any():
+        if look.reached.any():
             group.first = group.first if group.n_steps else figures.index
             group.n_steps += 1
-            group.reached |= reached
-        elif not packed.has(rows, packed.HAS_GRADIENT).any():
+            group.reached |= look.reached
+        elif not packed.has(look.rows, packed.HAS_GRADIENT).any():
             group.n_without += 1
         self._skipping.note(figures.index, figures.skipped)
         if self._skipping.length >= self.rules.skipped_steps:
@@ -148,17 +147,14 @@ class Health:
             length = self._piling.length
             self._note("PILING_UP", self._piling.first, length, [], length)
             self.broken["PILING_UP"].optimizer = next(iter(figures.optimizers), "")
-        norms = rows["norm"].astype(np.float64)
-        finite = np.isfinite(norms)
-        if not finite[reached].all() or _is_bad(figures.loss):
-            self._bad(figures, members, rows, reached & ~finite)
+        if not look.is_finite or _is_bad(figures.loss):
+            self._bad(figures, members, look)
             return
-        if figures.loss != 0.0:
-            read = reached & packed.has(rows, packed.HAS_GRADIENT)
-            self._dead(figures.index, members, read & (norms == 0), read)
-        self._depth(figures.index, members, rows, reached, group)
-        self._size(figures, members, rows, reached, group)
-        self._spike(figures, members, norms, group)
+        if figures.loss != 0.0 and (self.zeros or look.has_zeros):
+            self._dead(figures.index, members, look)
+        self._depth(figures.index, members, look, group)
+        self._size(figures, members, look, group)
+        self._spike(figures, members, look.norms, group)
 
     def _note(
         self, kind: Kind, step: int, value: float, parameters: Sequence[int], n_steps: int = 1
@@ -169,38 +165,33 @@ class Health:
         else:
             known.again(parameters)
 
-    def _bad(
-        self, figures: StepFigures, members: tuple[int, ...], rows: packed.Rows, bad: Any
-    ) -> None:
+    def _bad(self, figures: StepFigures, members: tuple[int, ...], look: packed.Look) -> None:
         """NaN or Inf: the first parameter is the one that backward came to first."""
-        order = [int(at) for at in np.argsort(rows["rank"], kind="stable") if bad[at]]
+        bad = look.reached & ~np.isfinite(look.norms)
+        order = [int(at) for at in np.argsort(look.rows["rank"], kind="stable") if bad[at]]
         some = [members[at] for at in order]
-        self._note("NAN", figures.index, float(rows["norm"][order[0]]) if order else math.nan, some)
+        self._note("NAN", figures.index, float(look.norms[order[0]]) if order else math.nan, some)
         if self._growing.length:
             self._explodes()
 
-    def _dead(self, index: int, members: tuple[int, ...], zero: Any, reached: Any) -> None:
-        if not (self.zeros or zero.any()):
-            return
-        for at in np.flatnonzero(zero | (reached & self._has_streak(members))):
+    def _dead(self, index: int, members: tuple[int, ...], look: packed.Look) -> None:
+        zero = look.read & (look.norms == 0)
+        for at in np.flatnonzero(zero | (look.read & self._has_streak(members))):
             self.zeros.setdefault(members[at], Streak()).note(index, bool(zero[at]))
 
     def _has_streak(self, members: tuple[int, ...]) -> Any:
         return np.asarray([one in self.zeros for one in members])
 
-    def _depth(
-        self, index: int, members: tuple[int, ...], rows: packed.Rows, reached: Any, group: Group
-    ) -> None:
+    def _depth(self, index: int, members: tuple[int, ...], look: packed.Look, group: Group) -> None:
         """Compare layers of a kind by their depth, if any gradients differ enough."""
-        some = reached & (rows["norm"] > 0)
-        logs = per_element(rows, group.sizes)
-        if some.sum() < LEAST_LAYERS or np.ptp(logs[some]) < self.rules.decades:
+        if look.decades < self.rules.decades:
             self._vanishing.note(index, False)
             return
-        layers = Layers.of(members, rows, logs, some & group.weights)
+        some = look.reached & (look.norms > 0)
+        layers = Layers.of(members, look, some & group.weights)
         self._falls(index, layers)
         self._rises(index, layers)
-        self._rises(index, Layers.of(members, rows, logs, some & group.biases))
+        self._rises(index, Layers.of(members, look, some & group.biases))
 
     def _falls(self, index: int, layers: Layers) -> None:
         """Compare the first layers with the last ones, to which backward came first."""
@@ -228,8 +219,7 @@ class Health:
         self,
         figures: StepFigures,
         members: tuple[int, ...],
-        rows: packed.Rows,
-        reached: Any,
+        look: packed.Look,
         usual: Group,
     ) -> None:
         norm = figures.grad_norm
@@ -237,8 +227,8 @@ class Health:
         grown = (
             too_large and len(usual.early) >= 3 and norm > self.rules.growth * _median(usual.early)
         )
-        if too_large and (grown or _overwrites(rows)):
-            largest = int(np.argmax(np.where(reached, rows["norm"], -1)))
+        if too_large and (grown or _overwrites(look.rows)):
+            largest = int(np.argmax(np.where(look.reached, look.norms, -1)))
             self._grows(figures.index, members[largest], norm)
         elif self._growing.length and self._growing.first + self._growing.length <= figures.index:
             self._growing.note(figures.index, False)
@@ -358,22 +348,13 @@ def _is_spike(norm: float, usual: Group, spike: float) -> bool:
     return high and norm > SMALL * _median(usual.early)
 
 
-def per_element(rows: packed.Rows, sizes: Floats) -> Floats:
-    """Give the logarithm of each gradient per element that has one; -Inf for one of zeros."""
-    zeros = np.nan_to_num(packed.known(rows, "zeros", packed.HAS_ZEROS))
-    with np.errstate(divide="ignore", invalid="ignore"):
-        shares = np.log10(np.maximum(1.0, sizes * (1 - zeros)))
-        logs: Floats = np.log10(rows["norm"].astype(np.float64)) - 0.5 * shares
-    return logs
-
-
 @dataclass(frozen=True, slots=True)
 class Layers:
     """Parameters of a kind, in the order in which backward came to them, the last layer first.
 
     Attributes:
         members: which they are.
-        logs: see `per_element`.
+        logs: of each gradient per element, see `packed.Look`.
         norms: their gradient's norm.
     """
 
@@ -382,12 +363,11 @@ class Layers:
     norms: Floats
 
     @classmethod
-    def of(cls, members: tuple[int, ...], rows: packed.Rows, logs: Floats, which: Any) -> Layers:
+    def of(cls, members: tuple[int, ...], look: packed.Look, which: Any) -> Layers:
         """Take parameters of one kind: weights, or biases; the two do not compare."""
         chosen = np.flatnonzero(which)
-        chosen = chosen[np.argsort(rows["rank"][chosen], kind="stable")]
-        norms = rows["norm"][chosen].astype(np.float64)
-        return cls(tuple(members[at] for at in chosen), logs[chosen], norms)
+        chosen = chosen[np.argsort(look.rows["rank"][chosen], kind="stable")]
+        return cls(tuple(members[at] for at in chosen), look.logs[chosen], look.norms[chosen])
 
     def fall(self, least: float) -> float:
         """Give by how many powers of ten the gradient falls from last to first.
