@@ -186,9 +186,10 @@ class Kept:
         then, self._beside = self._beside, None
         if not tiny:
             return
-        row, heavy = (small.Row([some[n] for n in tiny]) for some in (gradients, weights))
-        now = _Beside([places[n] for n in tiny], row, heavy, row.norms())
-        for n, written, weight in zip(tiny, now.lengths, heavy.norms(), strict=True):
+        both = small.Row.of([some[n] for some in (gradients, weights) for n in tiny])
+        norms, row_of = both.norms(), both.halves()
+        now = _Beside([places[n] for n in tiny], *row_of, norms[: len(tiny)])
+        for n, written, weight in zip(tiny, now.lengths, norms[len(tiny) :], strict=True):
             found.written[n], found.weight[n] = written, weight
         if then is not None:
             self._compare_rows(now, then, found)
@@ -252,7 +253,7 @@ class Kept:
         found: dict[int, measure.Scalar] = {}
         own = dict(zip(places, weights, strict=True))
         if self._beside is not None:
-            tiny = small.Row([own[at] for at in self._beside.places])
+            tiny = small.Row.of([own[at] for at in self._beside.places])
             norms = tiny.differences(self._beside.weights)
             found.update(zip(self._beside.places, norms, strict=True))
         rest: list[int] = []

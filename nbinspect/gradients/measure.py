@@ -70,7 +70,7 @@ def _each(
         else:
             far.append(n)
     if tiny:
-        _put(found, tiny, all_small(small.Row([tensors[n] for n in tiny])))
+        _put(found, tiny, all_small(small.Row.of([tensors[n] for n in tiny])))
     if far:
         _put(found, far, all_far([tensors[n] for n in far]))
     return found

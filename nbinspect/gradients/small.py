@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -17,7 +17,7 @@ import torch
 from nbinspect import _torch
 
 MOST = 1 << 12  # elements
-FEWEST = 8  # tensors
+FEWEST = 4  # tensors
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
@@ -27,16 +27,27 @@ class Row:
     Use it where NumPy ignores Inf and NaN, which are what is looked for.
 
     Args:
-        tensors: float32 ones with at least one element.
-
-    Attributes:
-        sizes: how many elements each has.
+        sizes: how many elements each has, at least one.
+        numbers: all of them.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
-        self.sizes = [one.numel() for one in tensors]
-        self._starts = [0, *accumulate(self.sizes[:-1])]
-        self._numbers: Numbers = _torch.in_a_row(list(tensors)).numpy().astype(np.float64)
+    def __init__(self, sizes: list[int], numbers: Numbers) -> None:
+        self.sizes = sizes
+        self._starts = [0, *accumulate(sizes[:-1])]
+        self._numbers = numbers
+
+    @classmethod
+    def of(cls, tensors: Sequence[torch.Tensor]) -> Self:
+        """Lay float32 tensors beside each other."""
+        row = _torch.in_a_row(list(tensors)).numpy().astype(np.float64)
+        return cls([one.numel() for one in tensors], row)
+
+    def halves(self) -> tuple[Row, Row]:
+        """Give a row of the first half of the tensors, and one of the others, without a copy."""
+        n = len(self.sizes) // 2
+        start = self._starts[n]
+        first, second = self._numbers[:start], self._numbers[start:]
+        return Row(self.sizes[:n], first), Row(self.sizes[n:], second)
 
     def _sums(self, numbers: Numbers) -> list[float]:
         found: list[float] = np.add.reduceat(numbers, self._starts).tolist()
