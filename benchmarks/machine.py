@@ -30,18 +30,22 @@ DISTRIBUTIONS = (
 
 def lines() -> list[str]:
     """Describe the machine and every version that matters."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     ram = psutil.virtual_memory().total / (1 << 30)
     return [
-        f"Machine: {cores} cores, {_cpu()}, {ram:.1f} GiB RAM, {platform.platform()}",
+        f"Machine: {_cores()}, {ram:.1f} GiB RAM, {platform.platform()}",
         f"Versions: Python {platform.python_version()}, {', '.join(_versions())}",
     ]
 
 
 def moment() -> str:
-    """Say what day it is, and how busy the machine."""
+    """Say what day it is, on what processor, and how busy the machine."""
     today = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    return f"Measured {today}; load as it began: {_load()}"
+    return f"Measured {today} on {_cores()}; load as it began: {_load()}"
+
+
+def _cores() -> str:
+    n = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return f"{n} cores, {_cpu()}"
 
 
 def _cpu() -> str:
