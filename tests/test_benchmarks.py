@@ -20,7 +20,7 @@ def benchmarks(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_a_quick_run_prints_machine_versions_and_a_table():
     done = benchmarks("load", "--quick")
     assert done.returncode == 0, done.stderr
-    assert re.search(r"^Measured \d{4}-\d\d-\d\d; load", done.stdout, re.MULTILINE)
+    assert re.search(r"^Measured \d{4}-\d\d-\d\d on \d+ cores, .+; load", done.stdout, re.MULTILINE)
     assert re.search(r"^Machine: \d+ cores, .+ GiB RAM", done.stdout, re.MULTILINE)
     assert re.search(r"^Versions: Python 3.*, torch \d", done.stdout, re.MULTILINE)
     row = r"^%load_ext nbinspect, after import torch +[\d.]+ \[[\d.]+, [\d.]+\] +< 0.3 s: (met|MISSED)$"
