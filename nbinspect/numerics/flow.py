@@ -26,26 +26,13 @@ from nbinspect.numerics.operands import first_bad, operand, operands
 from nbinspect.numerics.phrasing import labelled
 from nbinspect.numerics.plans import Plan, is_exchange, plan, written_values
 from nbinspect.numerics.sites import NOWHERE, ForwardSites, Spot, runs_users_code, spot
+from nbinspect.numerics.taints import Taints, storage_of
 from nbinspect.ops import ModuleNames, OpStream
 from nbinspect.tensors import tensors_in
 
 _DEPTH = 1  # from a subscriber up to the dispatch mode, above which a device's thread has nothing
 _MOST_DETAILS = 200  # of a step, described value by value
 _MOST_LINKS = 2000  # of a chain; beyond that it is the same story
-
-
-class _Tainted(weakref.ref[Any]):
-    """A storage that holds bad values, and the event that put them there.
-
-    Attributes:
-        seen: version, place and layout of the tensor whose `flags` are known.
-    """
-
-    __slots__ = ("event", "flags", "seen")
-
-    event: Event
-    flags: tuple[bool, bool]
-    seen: tuple[Any, ...]
 
 
 class _Call(NamedTuple):
@@ -136,7 +123,7 @@ class Flow:
         self._about_to = _AboutTo()
         self._deferred = Deferred(self._known_or_new)
         self._leaves: dict[int, weakref.ref[torch.Tensor]] = {}
-        self._tainted: dict[int, _Tainted] = {}
+        self._taints = Taints(self._deferred.event)
         self._open: set[int] = set()  # origins whose absorption is looked out for
         self._number: Event | None = None  # the event of the last bad number given to Python
         self._n_details = 0
@@ -148,7 +135,7 @@ class Flow:
         self._n_details = 0
         self._open.clear()
         self.sites.next_step()
-        self._tainted = {key: one for key, one in self._tainted.items() if one() is not None}
+        self._taints.forget_gone()
 
     def stream(self, *, eager: bool = False) -> OpStream:
         """Make the stream that this subscribes to.
@@ -164,7 +151,7 @@ class Flow:
 
     def close(self) -> None:
         """Hold nothing any longer but what the report is made of."""
-        self._tainted.clear()
+        self._taints.clear()
         self._about_to = _AboutTo()
         self._leaves.clear()
 
@@ -257,8 +244,8 @@ class Flow:
         else:  # the same tensor is often both: once is enough
             each = {id(one): one for one in tensors_in([written, result])}
             bad = [one for one in each.values() if is_bad(one)]
-        if self._tainted and written and not bad:
-            self._cleaned(tensors_in(written))
+        if self._taints and written and not bad:
+            self._taints.cleaned(tensors_in(written))
         return bad
 
     def _to_come(
@@ -302,49 +289,15 @@ class Flow:
             self._deferred.read()
             self._number = self.event_of(tensor)
 
-    # Which storages hold bad values.
+    # What a bad result means.
 
     def event_of(self, tensor: torch.Tensor) -> Event | None:
         """Give the event that put bad values into a tensor's storage, None if none was seen."""
-        for storage in _storages(tensor):
-            entry = self._tainted.get(_torch.handle(storage))
-            if entry is not None and entry() is not None:
-                return entry.event
-            put_off = self._deferred.event(_torch.handle(storage))
-            if put_off is not None:
-                return put_off
-        return None
+        return self._taints.event_of(tensor)
 
     def know(self, tensor: torch.Tensor, event: Event) -> None:
         """Take it from elsewhere where a tensor's bad values come from."""
-        self._taint(tensor, event, flags(tensor))
-
-    def _taint(
-        self, tensor: torch.Tensor, event: Event, known: tuple[bool, bool], *, lasts: bool = True
-    ) -> None:
-        for storage in _storages(tensor):
-            entry = _Tainted(storage)
-            entry.event, entry.flags = event, known
-            entry.seen = _state(tensor) if lasts else ()
-            self._tainted[_torch.handle(storage)] = entry
-
-    def _flags(self, tensor: torch.Tensor) -> tuple[bool, bool]:
-        """Say whether a tensor holds NaN and Inf, from memory if nobody wrote to it since."""
-        for storage in _storages(tensor):
-            entry = self._tainted.get(_torch.handle(storage))
-            if entry is not None and entry() is not None and entry.seen == _state(tensor):
-                return entry.flags
-        return flags(tensor)
-
-    def _cleaned(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Forget the events of storages that were overwritten whole by finite values."""
-        for tensor in tensors:
-            for storage in _storages(tensor):
-                whole = tensor.numel() * tensor.element_size() >= storage.nbytes()
-                if whole and _torch.handle(storage) in self._tainted:
-                    del self._tainted[_torch.handle(storage)]
-
-    # What a bad result means.
+        self._taints.note(tensor, event, flags(tensor))
 
     def _happened(self, call: _Call, bad: list[torch.Tensor]) -> None:
         kinds = [flags(one) for one in bad]
@@ -363,7 +316,7 @@ class Flow:
         elif event.depth > _MOST_LINKS:
             event = event.parents[0]
         for one, known in zip(bad, kinds, strict=True):
-            self._taint(one, event, known, lasts=not call.plan.sends)
+            self._taints.note(one, event, known, lasts=not call.plan.sends)
 
     def _place(self, call: _Call, depth: int) -> Place:
         """Say where the operation belongs: phase, autograd node, line and module."""
@@ -418,7 +371,7 @@ class Flow:
             elif id(one) in overwritten:  # in an optimizer: finite unless it was seen to be bad
                 nan, inf = (known.shows_nan, known.shows_inf) if known else (False, False)
             else:
-                nan, inf = self._flags(one)
+                nan, inf = self._taints.flags(one)
             if (nan or inf) and known is None and _is_number(one) and self._writes_plain(call):
                 continue  # a number that the code writes: the operation is the origin
             if nan or inf:
@@ -437,9 +390,10 @@ class Flow:
 
     def _writes_plain(self, call: _Call) -> bool:
         """Say whether an operation writes to something that is no parameter, also by its `.data`."""
-        trained = {_key(one) for one in self.known_leaves()}
+        trained = {storage_of(one) for one in self.known_leaves()}
         return all(
-            _key(one) not in trained and "." not in self._name_of(one) for one in call.written()
+            storage_of(one) not in trained and "." not in self._name_of(one)
+            for one in call.written()
         )
 
     def _leaf(
@@ -454,7 +408,7 @@ class Flow:
         if not gone:
             event.at, event.n_bad = first_bad(tensor)
             event.operands = (operand(event.leaf or "tensor", tensor, event.at),)
-            self._taint(tensor, event, known)
+            self._taints.note(tensor, event, known)
         self._register(event)
         return event
 
@@ -465,7 +419,7 @@ class Flow:
         event = unseen(op, phase, step=self.step, index=self.n_ops, spot=where)
         event.shows_nan, event.shows_inf = flags(tensor)
         event.n_values, event.leaf = tensor.numel(), name
-        self._taint(tensor, event, (event.shows_nan, event.shows_inf))
+        self._taints.note(tensor, event, (event.shows_nan, event.shows_inf))
         self._register(event)
         return event
 
@@ -545,24 +499,6 @@ class Flow:
                 origin.absorber_phase = "forward" if node is None else "backward"
 
 
-def _storages(tensor: torch.Tensor) -> list[torch.UntypedStorage]:
-    try:
-        plain = _torch.unwrapped(tensor)
-        if plain.layout is torch.strided and not plain.is_nested:
-            return [plain.untyped_storage()]  # its values may have to be converted to be read
-        return [part.untyped_storage() for part in dense_parts(plain)]
-    except Exception:  # a freed storage, or a type whose own code raises
-        return []
-
-
-def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Say which values a tensor shows: another state may show others."""
-    try:
-        return tensor._version, tensor.shape, tensor.storage_offset(), tensor.stride()  # noqa: SLF001 - documented in torch's notes on in-place operations
-    except Exception:  # sparse, nested, made in inference mode
-        return (object(),)
-
-
 def own_failure(error: Exception) -> str:
     """Say where nbinspect itself failed, and let go of what the error holds."""
     entry = error.__traceback__
@@ -589,10 +525,6 @@ def _written_numbers(call: _Call) -> Iterator[float]:
         for one in call.tensors():
             if _is_number(one) and can_be_bad(one):
                 yield float(one)
-
-
-def _key(tensor: torch.Tensor) -> int:
-    return next((_torch.handle(storage) for storage in _storages(tensor)), -id(tensor))
 
 
 def is_mask(tensor: torch.Tensor) -> bool:
