@@ -145,8 +145,9 @@ def _mend(kind: Kind, name: str, model: str, optimizer: str) -> str:
             return clip
         case "VANISHING":
             return (
-                f"torch.nn.init.kaiming_normal_({as_code(name)}, nonlinearity='relu')"
-                "  # with ReLU; or add normalization or residual connections"
+                f"[torch.nn.init.kaiming_normal_(p) for p in {as_code(model)}.parameters() "
+                "if p.dim() > 1]  # before training, for all layers; in place of Sigmoid take ReLU, "
+                "or put BatchNorm before it"
             )
         case "DEAD":
             return "torch.nn.LeakyReLU()  # in place of the ReLU after it; or a lower learning rate"

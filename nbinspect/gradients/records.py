@@ -33,7 +33,9 @@ class Rules:
         low: a layer can only vanish, and
         high: a parameter can only explode, where its gradient's norm is beyond this.
         decades: VANISHING: the gradient per element falls by 10 to this power from the last layer
-            to the first, more or less steadily. All layers falling together is convergence.
+            to the first, more or less steadily, in some steps running; or it does in the very first
+            step, and the first layers' gradient has not grown since. All layers falling together is
+            convergence.
         growth: EXPLODING: beyond `high`, the norm is this many times its median at the start, or a
             single update is larger than the weights, or it grows by 10 to the `decades` from the
             last layer to the first.

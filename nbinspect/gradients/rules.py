@@ -8,7 +8,7 @@ training, and gradients of 1e4 under a loss that is a sum.
 from __future__ import annotations
 
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,6 +27,7 @@ LEAST_WINDOW = 10
 LEAST_LAYERS = 4
 STEADY = 0.6  # rank correlation of gradient and depth
 SPREADS = 8.0  # median absolute deviations of the logarithm
+STILL = 2.0  # times its gradient in the first step, up to which a layer has not recovered
 SMALL = 0.1  # of the usual norm at the start
 
 
@@ -75,7 +76,9 @@ class Group:
         sizes: how many numbers each has.
         reached: which of them backward has reached at any time.
         n_steps: how many steps any of them was reached in.
-        n_without: how many steps were made in which none of them had a gradient.
+        n_without: how many steps were made in which none of them had a gradient, while others had
+            or had had one.
+        n_ahead: how many steps were made before any parameter had a gradient.
         first: the first of those, or else of these.
         early: the norms of the first steps.
         recent: those of the last ones.
@@ -89,7 +92,7 @@ class Group:
         self.biases = np.asarray([one.name.endswith("bias") for one in own], bool)
         self.sizes = np.asarray([one.n_elements for one in own], np.float64)
         self.reached = np.zeros(len(own), bool)
-        self.n_steps, self.n_without, self.first = 0, 0, index
+        self.n_steps, self.n_without, self.n_ahead, self.first = 0, 0, 0, index
         self.early: list[float] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
 
@@ -115,6 +118,8 @@ class Health:
         self.zeros: dict[int, Streak] = {}
         self._groups: dict[tuple[int, ...], Group] = {}
         self._vanishing, self._growing = Streak(), Streak()
+        self._first_deepest = math.inf
+        self._any_reached = False
         self._skipping, self._piling = Streak(), Streak()
         self._candidates: dict[str, tuple[int, float]] = {}
 
@@ -134,8 +139,12 @@ class Health:
             group.first = group.first if group.n_steps else figures.index
             group.n_steps += 1
             group.reached |= look.reached
-        elif not packed.has(look.rows, packed.HAS_GRADIENT).any():
+            self._any_reached = True
+        elif self._any_reached and not packed.has(look.rows, packed.HAS_GRADIENT).any():
+            group.first = group.first if group.n_steps + group.n_without else figures.index
             group.n_without += 1
+        elif not self._any_reached:
+            group.n_ahead += 1
         self._skipping.note(figures.index, figures.skipped)
         if self._skipping.length >= self.rules.skipped_steps:
             length = self._skipping.length
@@ -184,25 +193,39 @@ class Health:
 
     def _depth(self, index: int, members: tuple[int, ...], look: packed.Look, group: Group) -> None:
         """Compare layers of a kind by their depth, if any gradients differ enough."""
-        if look.decades < self.rules.decades:
+        is_steep = look.decades >= self.rules.decades
+        if not is_steep and not self._began_vanished:
             self._vanishing.note(index, False)
             return
         some = look.reached & (look.norms > 0)
         layers = Layers.of(members, look, some & group.weights)
         self._falls(index, layers)
+        if not is_steep:
+            return
         self._rises(index, layers)
         self._rises(index, Layers.of(members, look, some & group.biases))
 
     def _falls(self, index: int, layers: Layers) -> None:
         """Compare the first layers with the last ones, to which backward came first."""
         fall = layers.fall(self.rules.decades)
-        vanishes = fall >= self.rules.decades and layers.deepest_norm < self.rules.low
-        self._vanishing.note(index, vanishes)
-        if vanishes:
+        deepest = layers.deepest_norm
+        vanishes = fall >= self.rules.decades and deepest < self.rules.low
+        if vanishes and self.n_read == 1:
+            self._first_deepest = deepest
+        # Where nothing comes through, the last layers alone soon do what they can, and their
+        # gradient falls too: that is no recovery.
+        holds = vanishes or (self._began_vanished and 0 < deepest <= STILL * self._first_deepest)
+        self._vanishing.note(index, holds)
+        if holds:
             if self._vanishing.length == 1:
                 self._candidates["vanishing"] = (layers.weakest, fall)
             if self._vanishing.length >= N_SUSTAINED:
                 self._vanishes()
+
+    @property
+    def _began_vanished(self) -> bool:
+        """Whether gradients vanished in the very first step and have not grown since."""
+        return math.isfinite(self._first_deepest) and self._vanishing.length == self.n_read - 1
 
     def _rises(self, index: int, layers: Layers) -> None:
         """See an explosion on the way back; of biases too, whose gradient is what comes back."""
@@ -286,13 +309,13 @@ class Health:
     def _members(self) -> dict[int, tuple[int, int]]:
         """Give for each parameter its first step and how many steps it had, reached or not.
 
-        Steps in which none of their parameters had a gradient count where others had: one optimizer
-        of two writes nothing. If nobody ever had one, that is said in another way.
+        Steps in which none of their parameters had a gradient count once others had one: one
+        optimizer of two writes nothing. An optimizer that steps ahead of the first backward pass has
+        missed none; and if nobody ever had a gradient, that is said in another way.
         """
         found: dict[int, tuple[int, int]] = {}
-        any_reached = any(group.n_steps for group in self._groups.values())
         for members, group in self._groups.items():
-            n_steps = group.n_steps or (group.n_without if any_reached else 0)
+            n_steps = group.n_steps or group.n_without
             if n_steps:
                 for one in members:
                     first, n = found.get(one, (group.first, 0))
@@ -304,13 +327,16 @@ class Health:
         for members, group in self._groups.items():
             reached.update(np.asarray(members)[group.reached].tolist())
         seen = self._members()
+        ahead: Counter[int] = Counter()
+        for members, group in self._groups.items():
+            ahead.update(dict.fromkeys(members, group.n_ahead))
         need = self.rules.unused_steps
         if ended:
-            need = min(need, max((n for _, n in seen.values()), default=0))
+            need = min(need, max((n + ahead[one] for one, (_, n) in seen.items()), default=0))
         return {
             one: (first, n)
             for one, (first, n) in seen.items()
-            if one not in reached and n >= need > 0
+            if one not in reached and n + ahead[one] >= need > 0
         }
 
 

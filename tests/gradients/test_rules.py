@@ -38,6 +38,57 @@ def test_vanishing(make, n_steps):
     assert "kaiming" in finding.mend
 
 
+def normed(depth, act):
+    """Put BatchNorm before each activation, as the mend says."""
+    return nn.Sequential(
+        *(
+            part
+            for layer in mlp(depth, act)
+            for part in ((nn.BatchNorm1d(32), layer) if isinstance(layer, act) else (layer,))
+        )
+    )
+
+
+@pytest.mark.parametrize("n_steps", [3, 10])
+@pytest.mark.parametrize(
+    ("depth", "act", "way"),
+    [
+        (10, nn.Sigmoid, "ReLU"),
+        (10, nn.Sigmoid, "BatchNorm"),
+        (30, nn.Sigmoid, "BatchNorm"),
+        (30, nn.ReLU, "line"),
+        (40, nn.Tanh, "line"),
+        (16, nn.GELU, "line"),
+    ],
+)
+def test_the_mend_of_vanishing_cures_it(depth, act, way, n_steps):
+    model = mlp(depth, act)
+    mend = only(watch(model, sgd(model), n_steps)).mend
+    assert way in mend or way == "line"
+    model = mlp(depth, nn.ReLU if way == "ReLU" else act)
+    if way == "BatchNorm":
+        model = normed(depth, act)
+    else:
+        exec(mend, {"torch": torch, "model": model})
+    report = watch(model, sgd(model), n_steps)
+    assert report.findings == ()
+    norms = {one.name: one.grad_norm for one in report.steps[-1].parameters}
+    assert norms["model.0.weight"] > 1e-3
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_vanishing_is_told_though_the_last_layers_soon_have_nothing_left_to_learn(seed):
+    torch.manual_seed(seed)
+    model, inputs, targets = mlp(10, nn.Sigmoid), torch.randn(64, 16), torch.randn(64, 1)
+    report = watch(
+        model, sgd(model, 0.05), 10, loss=lambda m, _: (m(inputs) - targets).square().mean()
+    )
+    last = [one.grad_norm for one in report.steps[-1].parameters if one.name.endswith("weight")]
+    assert last[-1] < 1e-5, "its gradient is small as well by then"
+    finding = only(report)
+    assert (finding.kind, finding.step) == ("VANISHING", 0)
+
+
 class Deep(nn.Module):
     def __init__(self):
         super().__init__()
@@ -419,7 +470,7 @@ def test_every_mend_is_python():
     with gradwatch() as w:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 4)
     (found,) = w.report.findings
-    assert found.mend.startswith("torch.nn.init.kaiming_normal_(model[0].weight")
+    assert found.mend.startswith("[torch.nn.init.kaiming_normal_(p) for p in model.parameters()")
     compile(found.mend, "mend", "exec")
 
 
@@ -447,6 +498,48 @@ def test_all_of_one_optimizers_parameters_cut_off(n_steps):
     finding = only(w.report)
     assert (finding.kind, finding.step) == ("UNUSED", 1)
     assert (finding.parameter, *finding.others) == ("generator.weight", "generator.bias")
+
+
+@pytest.mark.parametrize("set_to_none", [True, False])
+@pytest.mark.parametrize("n_steps", [1, 2])
+@pytest.mark.parametrize(
+    "order",
+    [
+        ["backward", "body", "head"],
+        ["backward", "head", "body"],
+        ["body", "backward", "head"],
+        ["head", "backward", "body"],
+        ["body", "body", "backward", "head"],
+    ],
+)
+def test_optimizers_that_share_a_backward_in_any_order_use_all(order, n_steps, set_to_none):
+    model = mlp()
+    writes = {
+        "body": torch.optim.SGD(model[:2].parameters(), lr=0.01),
+        "head": torch.optim.SGD(model[2:].parameters(), lr=0.01),
+    }
+    with gradwatch() as w:
+        for _ in range(n_steps):
+            for turn in order:
+                if turn == "backward":
+                    model.zero_grad(set_to_none=set_to_none)
+                    squares(model, torch.randn(8, 16)).backward()
+                else:
+                    writes[turn].step()
+    assert w.report.findings == ()
+
+
+def test_an_optimizer_that_steps_first_and_is_never_reached_is_still_told():
+    used, spare = nn.Linear(4, 1), nn.Linear(4, 1)
+    first, second = (torch.optim.SGD(one.parameters(), lr=0.01) for one in (spare, used))
+    with gradwatch() as w:
+        for _ in range(3):
+            first.step()
+            second.zero_grad()
+            used(torch.ones(2, 4)).sum().backward()
+            second.step()
+    finding = only(w.report)
+    assert (finding.kind, finding.parameter, finding.step) == ("UNUSED", "spare.weight", 1)
 
 
 @pytest.mark.parametrize("set_to_none", [True, False])
