@@ -19,7 +19,7 @@ from nbinspect.heapgraph.native import UNPACK, Reference, new
 from nbinspect.holders.search import HISTORY, UNREACHABLE, Arrival, Search, State
 from nbinspect.holders.tags import KINDS
 from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
-from nbinspect.tensors import Storage, describe, is_tensor, looking, storages, used_bytes
+from nbinspect.tensors import Storage, describe, is_node, is_tensor, looking, storages, used_bytes
 
 MOST_CLAIMS = 9
 ORDER = {kind: rank for rank, kind in enumerate(KINDS)}
@@ -138,6 +138,7 @@ class _Taker:
         self._search = search
         self._graph: HeapGraph = search.graph
         self._reasons = reasons
+        self._of_nodes: dict[tuple[State, str, str, str | State], Claim] = {}
 
     @cached_property
     def _live(self) -> set[int]:
@@ -219,14 +220,27 @@ class _Taker:
             if kind == "HOOK" and State(reference.child, kind) not in search.arrivals:
                 continue
             arrival = search.arrivals[state]
-            label = self._owner(state, arrival, reference, kind)
-            history = kind if kind in HISTORY else arrival.history
-            why = self._why(state, reference)
-            claim = new(Claim, (kind, label.text, why, label.container, history))
+            claim = self._told(state, arrival, reference, kind)
             rank = (ORDER[kind], _naming(parent_kind), *whole, arrival.cost)
             known = found.get(claim)
             if known is None or rank < known:
                 found[claim] = rank
+
+    def _told(self, state: State, arrival: Arrival, reference: Reference, kind: str) -> Claim:
+        """Name a holder; of what a large graph's nodes save few claims differ."""
+        if not (arrival.anchor and reference.slot.startswith("saved ")):
+            return self._told_anew(state, arrival, reference, kind)
+        node = self._graph.objects[state.key]
+        key = arrival.anchor, arrival.history, kind, node.name() if is_node(node) else state
+        claim = self._of_nodes.get(key)
+        if claim is None:
+            claim = self._of_nodes[key] = self._told_anew(state, arrival, reference, kind)
+        return claim
+
+    def _told_anew(self, state: State, arrival: Arrival, reference: Reference, kind: str) -> Claim:
+        label = self._owner(state, arrival, reference, kind)
+        history = kind if kind in HISTORY else arrival.history
+        return Claim(kind, label.text, self._why(state, reference), label.container, history)
 
     def _claim_as_start(
         self, tensor: Any, whole: tuple[bool, int], found: dict[Claim, Rank]
