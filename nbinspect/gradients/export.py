@@ -11,14 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nbinspect.blocks import Unavailable
-from nbinspect.gradients.records import GradientHistory
-from nbinspect.gradients.step_records import GradientStep, ParameterGradient
+from nbinspect.gradients.records import GradientFinding, GradientHistory
+from nbinspect.gradients.step_records import GradientStep, ParameterGradient, StepFigures
 
 if TYPE_CHECKING:
     import pandas as pd
 
 OF_STEP = ("index", "loss", "grad_norm", "clip_factor", "scale", "skipped")
-OF_PARAMETER = tuple(field.name for field in dataclasses.fields(ParameterGradient))
+OF_PARAMETER, OF_FIGURES, OF_FINDING = (
+    tuple(field.name for field in dataclasses.fields(kind))
+    for kind in (ParameterGradient, StepFigures, GradientFinding)
+)
 COLUMNS = (
     "step",
     "loss",
@@ -70,27 +73,32 @@ def to_csv(history: GradientHistory, path: str | Path) -> None:
         writer.writerows(_lines(history))
 
 
-def to_json(history: GradientHistory, path: str | Path | None) -> str:
-    """Write steps with their parameters; NaN and Inf are the strings ``nan`` and ``inf``."""
-    steps = [
-        {
-            **{name: _plain(value) for name, value in _fields(step.figures)},
-            "parameters": [
-                {name: _plain(value) for name, value in _fields(one)} for one in step.parameters
-            ],
-        }
-        for step in history.steps
+def to_json(history: GradientHistory, path: str | Path | None) -> str | None:
+    """Give steps with their parameters, or write them to `path`.
+
+    NaN and Inf are the strings ``nan`` and ``inf``.
+    """
+    if path is None:
+        return "".join(_pieces(history))
+    with Path(path).open("w", encoding="utf-8") as file:
+        file.writelines(_pieces(history))
+    return None
+
+
+def _pieces(history: GradientHistory) -> Iterator[str]:
+    """Yield the text step by step: that of a long run may be larger than the memory."""
+    encode = json.JSONEncoder(allow_nan=False).encode
+    yield '{"steps": ['
+    for n, step in enumerate(history.steps):
+        own = {name: _plain(getattr(step.figures, name)) for name in OF_FIGURES}
+        parameters = [
+            {name: _plain(getattr(one, name)) for name in OF_PARAMETER} for one in step.parameters
+        ]
+        yield ", " * (n > 0) + encode(own | {"parameters": parameters})
+    findings = [
+        {name: _plain(getattr(one, name)) for name in OF_FINDING} for one in history.findings
     ]
-    findings = [{name: _plain(value) for name, value in _fields(f)} for f in history.findings]
-    text = json.dumps({"steps": steps, "findings": findings}, allow_nan=False)
-    if path is not None:
-        Path(path).write_text(text, encoding="utf-8")
-    return text
-
-
-def _fields(record: Any) -> Iterator[tuple[str, Any]]:
-    for field in dataclasses.fields(record):
-        yield field.name, getattr(record, field.name)
+    yield f'], "findings": {encode(findings)}}}'
 
 
 def _plain(value: Any) -> Any:

@@ -6,6 +6,7 @@ import csv
 import json
 import math
 import sys
+import tracemalloc
 
 import pytest
 import torch
@@ -46,7 +47,8 @@ def test_csv_has_a_line_for_each_step_and_parameter(tmp_path):
 
 def test_json_can_be_read_by_anything(tmp_path):
     report = history(spoil=1)
-    text = report.to_json(tmp_path / "run.json")
+    text = report.to_json()
+    assert report.to_json(tmp_path / "run.json") is None
     assert (tmp_path / "run.json").read_text() == text
     found = json.loads(text)
     steps = found["steps"]
@@ -58,6 +60,18 @@ def test_json_can_be_read_by_anything(tmp_path):
     assert found["findings"][0]["kind"] == "NAN"
     well = history()
     assert GradientHistory.from_dict(json.loads(json.dumps(well.to_dict()))) == well
+
+
+def test_a_long_run_is_written_in_the_memory_of_a_step(tmp_path):
+    report = history(n_steps=300)
+    tracemalloc.start()
+    try:
+        report.to_json(tmp_path / "run.json")
+        report.to_csv(tmp_path / "run.csv")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < (tmp_path / "run.json").stat().st_size / 3
 
 
 def test_a_data_frame_has_the_same_rows():
