@@ -48,8 +48,8 @@ def graphwatch(
     backward. Reads no tensor but 256 numbers of each new one on the CPU, once some have left torch by
     `.item()`, `.tolist()` or `.numpy()`; results are bit-identical.
     Blind to: other threads' operations, and the inside of compiled functions unless `eager`. Numbers
-    that were computed with in Python or NumPy are followed by the names in the code alone, and beyond
-    that a path cut so is told as a guess.
+    that were computed with in Python or NumPy, or went straight to an accelerator, are followed by
+    the names in the code alone, and beyond that a path cut so is told as a guess.
     Source: a dispatch mode; autograd's own numbers of operations; ``Tensor.tolist`` and ``numpy``,
     wrapped meanwhile.
     """

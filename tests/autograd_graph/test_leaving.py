@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -183,6 +186,35 @@ def test_nothing_is_left_on_tensors():
     with nbinspect.graphwatch():
         torch.ones(3).tolist()
     assert dict(vars(torch.Tensor)) == before
+
+
+COMPILED = """
+import contextlib, json, warnings, torch, nbinspect
+import torch._dynamo
+from torch._dynamo.utils import counters
+
+def doubled(values):
+    return torch.tensor(values.tolist()).sum() + torch.from_numpy(values.numpy() * 2).sum()
+
+def compiled(watch):
+    torch._dynamo.reset()
+    counters.clear()
+    with watch:
+        torch.compile(doubled, backend="eager")(torch.arange(3.0))
+    return [dict(counters["frames"]), sum(counters["graph_break"].values())]
+
+warnings.simplefilter("error")
+print(json.dumps([compiled(w) for w in (contextlib.nullcontext(), nbinspect.graphwatch())]))
+"""
+
+
+def test_compiled_functions_are_compiled_as_ever():
+    done = subprocess.run(
+        [sys.executable, "-c", COMPILED], capture_output=True, text=True, check=True
+    )
+    plain, watched = json.loads(done.stdout)
+    assert plain[0]["ok"] > 0
+    assert watched == plain
 
 
 MENDS = {
