@@ -233,7 +233,8 @@ function render({ model, el }) {
   const picture = () => model.get("picture");
   const boxOf = (key) => boxes.find((box) => box.dataset.key === key);
   const own = () => standalone(stage.firstChild, getComputedStyle(root).backgroundColor);
-  const name = (ending) => `${picture().title.replace(/\W+/g, "-").toLowerCase() || "graph"}.${ending}`;
+  const what = () => picture().title.split(";")[0].replace(/\W+/g, "-").toLowerCase() || "graph";
+  const name = (ending) => `${what()}.${ending}`;
 
   async function savePng() {
     try {
