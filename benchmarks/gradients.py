@@ -25,7 +25,7 @@ from benchmarks.tables import Spread, Table, ratios
 LARGE, SMALL = "MLP of 10 ms, 0.6 M weights", "MLP of 10 ms, 0.13 M weights"
 GOALS = {"GPT-2, 4 layers": 1.08, LARGE: 1.12, SMALL: 1.12}
 BINS = 64
-BATCH = 16  # steps that a watch packs at once, so that a block of as many pays for it once
+BATCH = 32  # steps that a watch packs at once, so that a block of as many pays for it once
 
 
 def mlp(width: int, n_rows: int) -> Training:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -22,16 +23,19 @@ class _NoOverrides:
     __slots__ = ("_guards", "_modes", "_tracers")
 
     def __enter__(self) -> None:
-        self._guards = [kind() for kind in _OVERRIDE_GUARDS]
-        for guard in self._guards:
+        guards = self._guards = tuple(map(operator.call, _OVERRIDE_GUARDS))
+        for guard in guards:
             guard.__enter__()
         # Those of a tracer come first: they are told apart by where they are kept.
-        self._tracers = [_pop_tracer() for _ in range(_n_tracers())]
-        self._modes = [_pop_mode() for _ in range(_n_modes())]
+        n_tracers = _n_tracers()
+        self._tracers = [_pop_tracer() for _ in range(n_tracers)] if n_tracers else ()
+        n_modes = _n_modes()
+        self._modes = [_pop_mode() for _ in range(n_modes)] if n_modes else ()
 
     def __exit__(self, *_: object) -> None:
-        for mode in (*reversed(self._modes), *reversed(self._tracers)):
-            _python_dispatch._push_mode(mode)
+        if self._modes or self._tracers:
+            for mode in (*reversed(self._modes), *reversed(self._tracers)):
+                _python_dispatch._push_mode(mode)
         for guard in reversed(self._guards):
             guard.__exit__(None, None, None)
 

@@ -29,7 +29,7 @@ from nbinspect.gradients.step_records import (
 SAME = 1e-4  # relative: norms of the same gradient, summed in another order
 UNIFORM = 1e-3
 KEPT_EXPONENTS = 64
-BATCH = 16  # steps at a time: code that runs again at once finds itself in the cache
+BATCH = 32  # steps at a time: code that runs again at once finds itself in the cache
 
 
 class Builder:

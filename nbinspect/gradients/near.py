@@ -20,7 +20,7 @@ PART = (
     1 << 17
 )  # elements for each thread: as many as a usual second-level cache holds of two tensors
 SHARED = 1 << 15  # elements; torch's threads share what is larger
-SUMMED = 1 << 13  # elements; of more, torch's sum is the faster one with one thread too
+SUMMED = 1 << 15  # elements; of more, torch's sum is the faster one with one thread too
 TYPES = (torch.float32, torch.float64)
 LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
 Marks = np.ndarray[Any, np.dtype[np.bool_]]
