@@ -332,6 +332,7 @@ class Graph:
         frames: frames around boxes; each comes before those that are in it.
         scale: what the colour of boxes stands for, None if they have none.
         across: drawn from left to right, as what happens one after the other is read.
+        note: a sentence on how to read it, "" for none.
     """
 
     title: str
@@ -340,6 +341,7 @@ class Graph:
     frames: tuple[GraphFrame, ...] = ()
     scale: HeatScale | None = None
     across: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)

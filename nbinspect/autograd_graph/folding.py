@@ -324,12 +324,11 @@ class _Drawing:
         nodes = tuple(
             self._coloured(self._sharing(box, shared), least, most) for box in self._boxes
         )
-        title = f"How {self._report.name} was made"
-        if shared:
-            title += f"; {bytes_text(sum(shared.values()))} are counted in more than one box"
+        title, size = f"How {self._report.name} was made", bytes_text(sum(shared.values()))
+        note = f"{size} are counted in more than one box." if shared else ""
         used = {node.frame for node in nodes} | {frame.parent for frame in self._frames}
         frames = tuple(frame for frame in self._frames if frame.key in used)
-        return Graph(title, nodes, tuple(self._edges), frames, scale)
+        return Graph(title, nodes, tuple(self._edges), frames, scale, note=note)
 
     def _shared(self) -> dict[int, int]:
         """Give the storages that several boxes keep, as an activation and the layer that takes it."""

@@ -355,7 +355,7 @@ def _graph(block: Graph) -> str:
         step = math.ceil(wide.width * SHRINK / 100)
         pictures = _picture(block, wide, f" nbi-from-{step}")
         pictures += _picture(block, placed_narrow(block), f" nbi-below-{step}")
-    lines = "\n".join(escape(line) for line in tree(replace(block, title=""), TREE_WIDTH))
+    lines = "\n".join(escape(line) for line in tree(replace(block, title="", note=""), TREE_WIDTH))
     return (
         f'<div class="nbi-block">{head}{pictures}{scale_html(block.scale)}'
         f'<details><summary>As text</summary><pre class="nbi-tree">{lines}</pre></details></div>'

@@ -72,7 +72,7 @@ def _places(graph: Graph, columns: int) -> Placed:
 
 def caption(graph: Graph, drawn: Placed) -> str:
     """Say who drew a picture, and how much of the graph is not in it, in printable words."""
-    parts = []
+    parts = [printable(graph.note)] if graph.note else []
     n_all = len(tidied(graph).nodes)
     n_shown = sum(1 for box in drawn.boxes if box.node.role != "stub")
     n_real = sum(1 for node in tidied(graph).nodes if node.role != "stub")

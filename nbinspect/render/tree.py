@@ -53,10 +53,12 @@ def tree(graph: Graph, width: int) -> list[str]:
     title = [cut_end(graph.title, width)] if graph.title else []
     if not small.nodes:
         return [*title, "  nothing"]
+    note = textwrap.wrap(printable(graph.note), width)
     if graph.across:
-        return [*title, *textwrap.wrap(_in_a_row(small), width)]
+        return [*title, *textwrap.wrap(_in_a_row(small), width), *note]
     lines = list(_walk(small))
-    return [*title, *_aligned(lines[:MOST_LINES], width), *_rest(len(lines) - MOST_LINES)]
+    rest = _rest(len(lines) - MOST_LINES)
+    return [*title, *_aligned(lines[:MOST_LINES], width), *rest, *note]
 
 
 def _in_a_row(graph: Graph) -> str:

@@ -233,8 +233,7 @@ function render({ model, el }) {
   const picture = () => model.get("picture");
   const boxOf = (key) => boxes.find((box) => box.dataset.key === key);
   const own = () => standalone(stage.firstChild, getComputedStyle(root).backgroundColor);
-  const what = () => picture().title.split(";")[0].replace(/\W+/g, "-").toLowerCase() || "graph";
-  const name = (ending) => `${what()}.${ending}`;
+  const name = (ending) => `${picture().title.replace(/\W+/g, "-").toLowerCase() || "graph"}.${ending}`;
 
   async function savePng() {
     try {

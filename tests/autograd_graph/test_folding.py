@@ -21,6 +21,8 @@ from nbinspect.autograd_graph.records import (
     SavedTensor,
 )
 from nbinspect.autograd_graph.repeats import Run, runs
+from nbinspect.render.graph_svg import to_graph_svg
+from nbinspect.render.tree import tree
 
 MODULES = ["", "m", "m.a", "m.b", "m.h", "m.h.0", "m.h.0.x", "m.h.1", "m.h.1.x", "m.h.2", "m.h.2.x"]
 NAMES = ["AddBackward0", "MulBackward0", "ViewBackward0", "AccumulateGrad"]
@@ -193,7 +195,9 @@ def test_bytes_that_several_boxes_keep_are_told():
     shared = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 1))
     report, graph = drawn(shared)  # the second layer's input is what ReLU keeps as its result
     size = 32 * 16 * 4
-    assert graph.title == "How loss was made; 2.00 KiB are counted in more than one box"
+    assert graph.note == "2.00 KiB are counted in more than one box."
+    assert graph.note in "\n".join(tree(graph, 80))
+    assert graph.note in to_graph_svg(graph).caption
     assert sum(box.size_bytes or 0 for box in graph.nodes) == report.saved_bytes + size
     told = [box for box in graph.nodes if any("another box too" in line for line in box.detail)]
     assert len(told) == 2
