@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
 
+new = tuple.__new__  # a `NamedTuple` at half the price of calling its class, for the many
+
 
 class Storage(NamedTuple):
     """Bytes that one or several tensors look into.
@@ -248,7 +250,7 @@ def _storage(tensor: torch.Tensor) -> Storage | None:
     # asking a lazily copied tensor for its address makes the copy.
     address = 0 if _torch.is_copy_on_write(tensor) else storage.data_ptr()
     handle = _torch.handle(storage)
-    return Storage((device, address or -handle), size_bytes, device, handle)
+    return new(Storage, ((device, address or -handle), size_bytes, device, handle))
 
 
 _device_name = lru_cache(maxsize=64)(str)
@@ -290,13 +292,17 @@ def used_bytes(tensor: torch.Tensor) -> int:
 def describe(tensor: torch.Tensor) -> str:
     """Describe a tensor in a few words, e.g. ``64x256 float32``, reading no element."""
     try:
-        shape = "x".join(map(str, map(int, tensor.shape))) or "scalar"
-    except Exception:  # nested, or of a type whose own code raises
+        return _described(tensor.shape, tensor.dtype)
+    except Exception:  # nested, of symbolic size, or of a type whose own code raises
         shape = "nested" if tensor.is_nested else class_name(type(tensor))
     return f"{shape} {_dtype_name(tensor.dtype)}"
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=256)
+def _described(shape: torch.Size, dtype: torch.dtype) -> str:
+    return f"{'x'.join(map(str, map(int, shape))) or 'scalar'} {_dtype_name(dtype)}"
+
+
 def _dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 

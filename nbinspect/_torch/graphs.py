@@ -13,13 +13,14 @@ import torch
 from nbinspect._torch.absent import nothing
 
 
-def raw_saved(node: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield (slot, saved value, its unpack hook or None) of an autograd node, running no hook.
+def raw_saved(node: Any) -> list[tuple[str, Any, Any]]:
+    """List (slot, saved value, its unpack hook or None) of an autograd node, running no hook.
 
     ``_saved_x``, even ``hasattr`` of it, would call the unpack hook, which under
     ``torch.utils.checkpoint`` runs the forward again; ``_raw_saved_x.data`` never does.
     """
-    for name in _raw_slots(type(node)):
+    found = []
+    for name, slot in _raw_slots(type(node)):
         try:
             got = getattr(node, name)
         except RuntimeError:  # released by backward
@@ -29,7 +30,8 @@ def raw_saved(node: Any) -> Iterator[tuple[str, Any, Any]]:
         for saved in got if type(got) in SEVERAL else (got,):
             data = getattr(saved, "data", None)
             if data is not None:
-                yield name[len("_raw_saved_") :], data, saved.unpack_hook
+                found.append((slot, data, saved.unpack_hook))
+    return found
 
 
 SEVERAL = (tuple, list)
@@ -79,13 +81,17 @@ class _NotedError(Exception):
     """Leaves torch's function before anything is changed."""
 
 
-_slots: dict[type, tuple[str, ...]] = {}
+_slots: dict[type, tuple[tuple[str, str], ...]] = {}
 
 
-def _raw_slots(kind: type) -> tuple[str, ...]:
-    """List a node class's raw slots; built-in classes live for ever, so they are remembered."""
+def _raw_slots(kind: type) -> tuple[tuple[str, str], ...]:
+    """List (attribute, name) of a node class's raw slots; built-in classes are remembered."""
     if kind not in _slots:
-        names = tuple(name for name in dir(kind) if name.startswith("_raw_saved_"))
+        names = tuple(
+            (name, name.removeprefix("_raw_saved_"))
+            for name in dir(kind)
+            if name.startswith("_raw_saved_")
+        )
         if kind.__flags__ & 1 << 9:  # Py_TPFLAGS_HEAPTYPE: the user's own Function, may die
             return names
         _slots[kind] = names
@@ -154,7 +160,7 @@ _CALL = re.compile(r'\s*File "(.*)", line (\d+)')
 
 def saved_are_freed(node: Any) -> bool:
     """Say whether a backward has already released what a node had saved; runs no hook."""
-    for name in _raw_slots(type(node)):
+    for name, _ in _raw_slots(type(node)):
         try:
             raw = getattr(node, name)
         except RuntimeError:  # an autograd function of the user's says it here
@@ -173,7 +179,7 @@ def saved_changed(node: Any) -> Iterator[tuple[str, Any, str]]:
 
     Only slots without hooks are unpacked, so no code of the user's runs.
     """
-    for name in _raw_slots(type(node)):
+    for name, slot in _raw_slots(type(node)):
         try:
             raw = getattr(node, name)
         except RuntimeError:
@@ -190,7 +196,7 @@ def saved_changed(node: Any) -> Iterator[tuple[str, Any, str]]:
         except RuntimeError as error:
             if "modified by an inplace" in str(error):
                 changed = next((one.data for one in kept if one.data is not None), None)
-                yield name[len("_raw_saved_") :], changed, str(error).splitlines()[0]
+                yield slot, changed, str(error).splitlines()[0]
             error.__traceback__ = None
 
 

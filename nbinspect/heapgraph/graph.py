@@ -145,11 +145,14 @@ class HeapGraph:
             level = np.fromiter(rest, np.int64, len(rest))
 
     def _has_unexplained(self) -> bool:
-        # Nodes apart: nobody keeps those in an array, and asking thousands takes its time.
-        keys = [
-            key for key, value in self.objects.items() if not (key in self.roots or is_node(value))
-        ]
-        return any(max(self.unexplained(key)) > 0 for key in keys)
+        objects = self.objects
+        for key in objects:  # no value has a name here, which would be one more reference to it
+            # Nodes apart: nobody keeps those in an array, and asking thousands takes its time.
+            if not (key in self.roots or is_node(objects[key])):
+                counts = self.unexplained(key)
+                if counts.python > 0 or counts.native > 0:
+                    return True
+        return False
 
     def _add_untracked(self) -> None:
         """Add holders that the collector does not track: NumPy arrays and saved tensors.
@@ -205,8 +208,10 @@ class HeapGraph:
         ours = 3 + (key in self._in_index)  # `objects`, `value`, the argument below, the index
         python, counted = sys.getrefcount(value) - ours, 0
         for one in held:
-            python -= one.is_pythons
-            counted += one.counted
+            if one.counted:
+                counted += 1
+            else:
+                python -= one.is_pythons
         if not is_tensor(value):
             return Unexplained(python - is_node(value), 0)  # torch keeps a node's wrapper
         owners = _torch.use_count(value)

@@ -42,6 +42,7 @@ class HeapIndex:
         self._children = np.concatenate(children)
         self._ends = np.cumsum([len(block) for block in children[1:]])
         self._hashes = _hash(self._children)
+        self._marks = np.empty(len(self._children), np.bool_)
         self._n_asked = 0
         self._order: NDArray[np.int64] | None = None
 
@@ -62,7 +63,9 @@ class HeapIndex:
         wanted = np.sort(ids)
         may_be = np.zeros(1 << FILTER_BITS, np.bool_)
         may_be[_hash(wanted)] = True
-        places = np.flatnonzero(may_be[self._hashes])
+        # Into memory that is there, and with no look at bounds: at half the time.
+        np.take(may_be, self._hashes, out=self._marks, mode="clip")
+        places = np.flatnonzero(self._marks)
         found = self._children[places]
         nearest = np.minimum(np.searchsorted(wanted, found), len(wanted) - 1)
         sure: NDArray[np.int64] = places[wanted[nearest] == found]

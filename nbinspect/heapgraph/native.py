@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from nbinspect import _torch
-from nbinspect.tensors import is_node, is_tensor, storage_key
+from nbinspect.tensors import is_node, is_tensor, new, storage_key
 
 # Reading `next_functions` gives a node a Python wrapper for life, and wrapped nodes are freed
 # recursively: with an 8 MiB stack 43,000 of them in a chain crash the process. So the number of
@@ -21,7 +22,6 @@ WRAPPED = "the wrapped tensor"
 BYTES, SAME_BYTES = "bytes", "the same bytes"
 HOOKS, TENSOR_HOOKS = "hooks", "a tensor's hooks"
 TO_NODES = frozenset({"next", "grad_fn"})
-new = tuple.__new__  # a `NamedTuple` at half the price of calling its class, for the many
 TO_PYTHON = frozenset({"", "array", UNPACK, HOOKS, TENSOR_HOOKS, BYTES})
 
 
@@ -43,8 +43,9 @@ class Reference(NamedTuple):
     @property
     def is_pythons(self) -> bool:
         """Say whether it adds one to a Python reference count."""
-        slot = self.slot
-        return slot in TO_PYTHON or (not self.counted and slot.startswith("saved "))
+        if self.counted:
+            return False
+        return self.slot in TO_PYTHON or self.slot.startswith("saved ")  # packed by a hook
 
 
 @dataclass(slots=True)
@@ -73,8 +74,8 @@ def node_cap() -> int:
     return min(MOST_NODES, int(stack * NODES_PER_STACK_BYTE))
 
 
-def owned(value: Any) -> Iterator[tuple[str, Any, bool]]:
-    """Yield (slot, object, counted) for each that a tensor, node or script module holds from C++."""
+def owned(value: Any) -> Iterable[tuple[str, Any, bool]]:
+    """Give (slot, object, counted) for each that a tensor, node or script module holds from C++."""
     if is_tensor(value):
         return _owned_by_tensor(value)
     return _owned_by_node(value) if is_node(value) else _owned_by_script(value)
@@ -92,16 +93,21 @@ def _owned_by_tensor(tensor: Any) -> Iterator[tuple[str, Any, bool]]:
         yield WRAPPED, inner, True
 
 
-def _owned_by_node(node: Any) -> Iterator[tuple[str, Any, bool]]:
-    for child, _ in node.next_functions:
-        if child is not None:
-            yield "next", child, False
+def _owned_by_node(node: Any) -> Iterable[tuple[str, Any, bool]]:
+    found = [("next", child, False) for child, _ in node.next_functions if child is not None]
     for slot, data, unpack in _torch.raw_saved(node):
-        yield f"saved {slot}", data, unpack is None  # what a hook packed is a Python reference
+        # What a hook packed is a Python reference.
+        found.append((_saved(slot), data, unpack is None))
         if unpack is not None:
-            yield UNPACK, unpack, False
+            found.append((UNPACK, unpack, False))
     if type(node).__name__ == "AccumulateGrad":
-        yield "variable", node.variable, True
+        found.append(("variable", node.variable, True))
+    return found
+
+
+@lru_cache(maxsize=256)
+def _saved(slot: str) -> str:
+    return f"saved {slot}"  # one and the same object for thousands of nodes
 
 
 def _owned_by_script(module: Any) -> Iterator[tuple[str, Any, bool]]:
@@ -127,7 +133,9 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
     scripts = [one for one in seeds if not (is_tensor(one) or is_node(one))]
     result = NativeWalk({id(one): one for one in tensors})
     for one in scripts:
-        _visit(one, result, tensors, set())  # its tensors may have no Python side until now
+        _visit(
+            one, _owned_by_script, result, tensors, set()
+        )  # its tensors may have no Python side until now
     wrapped = set(map(id, nodes))
     todo, n_nodes, n_wrapped = deque(tensors), 0, len(nodes)
     seen = set[int]()
@@ -140,13 +148,15 @@ def walk(seeds: list[Any], cap: int) -> NativeWalk:
         if key in seen:
             continue
         seen.add(key)
-        n_nodes += not is_tensor(value)
+        is_one = is_tensor(value)
+        n_nodes += not is_one
         # Two limits: on the nodes looked at, so that two walks in a row stop at the same place,
         # and on wrappers, so that many walks in a row do not add up to a crash.
         if n_nodes > cap or n_wrapped > cap * 3 // 2:
             result.complete = False
             break
-        n_wrapped += _visit(value, result, todo, wrapped)
+        held = _owned_by_tensor if is_one else _owned_by_node
+        n_wrapped += _visit(value, held, result, todo, wrapped)
     return result
 
 
@@ -198,12 +208,18 @@ def hooks_of_nodes(
     return references, len(first) if left else 1
 
 
-def _visit(value: Any, result: NativeWalk, todo: deque[Any] | list[Any], wrapped: set[int]) -> int:
+def _visit(
+    value: Any,
+    held: Callable[[Any], Iterable[tuple[str, Any, bool]]],
+    result: NativeWalk,
+    todo: deque[Any] | list[Any],
+    wrapped: set[int],
+) -> int:
     """Note what `value` holds, queue it, and give how many nodes that wrapped."""
     found, parent, n_wrapped = result.found, id(value), 0
     found[parent] = value
     try:
-        for slot, child, counted in owned(value):
+        for slot, child, counted in held(value):
             key = id(child)
             reference = new(Reference, (parent, key, slot, counted))
             is_new = key not in found

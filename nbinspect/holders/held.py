@@ -15,11 +15,20 @@ from nbinspect.blocks import Unavailable
 from nbinspect.heapgraph.graph import HeapGraph, collector_paused
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import short_name
-from nbinspect.heapgraph.native import UNPACK, Reference, new
+from nbinspect.heapgraph.native import UNPACK, Reference
 from nbinspect.holders.search import HISTORY, UNREACHABLE, Arrival, Search, State
 from nbinspect.holders.tags import KINDS
 from nbinspect.holders.unreachable import UNCOLLECTABLE, spread_from_unreachable
-from nbinspect.tensors import Storage, describe, is_node, is_tensor, looking, storages, used_bytes
+from nbinspect.tensors import (
+    Storage,
+    describe,
+    is_node,
+    is_tensor,
+    looking,
+    new,
+    storages,
+    used_bytes,
+)
 
 MOST_CLAIMS = 9
 ORDER = {kind: rank for rank, kind in enumerate(KINDS)}
@@ -175,8 +184,8 @@ class _Taker:
         storage, tensors = shared.storage, shared.tensors
         used = list(map(used_bytes, tensors))
         wholes = [(False, 0)]
-        if len(tensors) > 1:
-            wholes = [_wholeness(*one) for one in zip(tensors, used, strict=True)]
+        if len(tensors) > 1:  # its own tensor before its views, and larger ones before smaller ones
+            wholes = [(_torch.is_view(one), -n) for one, n in zip(tensors, used, strict=True)]
         claims = self._claims(tensors, wholes)
         reach = sum(compress(used, map(self._is_held_itself, tensors)))
         return HeldStorage(
@@ -302,11 +311,6 @@ class _Taker:
                     owner = self._graph.objects[reference.parent]
                     return is_tensor(owner) and owner.is_leaf and not owner.requires_grad
         return False
-
-
-def _wholeness(tensor: Any, used: int) -> tuple[bool, int]:
-    """Put a storage's own tensor before its views, and larger ones before smaller ones."""
-    return _torch.is_view(tensor), -used
 
 
 def _naming(kind: str) -> int:

@@ -12,10 +12,10 @@ from nbinspect import _torch, notebook
 from nbinspect.heapgraph.graph import HeapGraph
 from nbinspect.heapgraph.labelling import Label
 from nbinspect.heapgraph.labels import Reader
-from nbinspect.heapgraph.native import Reference, new
+from nbinspect.heapgraph.native import Reference
 from nbinspect.heapgraph.objects import has_dict, isinstance_of
 from nbinspect.holders.tags import module_parts, tags
-from nbinspect.tensors import is_node, is_tensor, is_wrapper, node_name
+from nbinspect.tensors import is_node, is_tensor, is_wrapper, new, node_name
 
 TRANSPARENT = (dict, list, tuple, set, frozenset)
 UNREACHABLE = frozenset({"CYCLE", "OTHER"})
@@ -121,7 +121,8 @@ class Search:
 
     def _run(self, todo: Queue) -> None:
         children = self.graph.children
-        closed = self._closed if self._through_hooks else self._closed | self._hooks
+        through_hooks = self._through_hooks
+        closed = self._closed if through_hooks else self._closed | self._hooks
         while todo:
             cost, _, state = heapq.heappop(todo)
             arrival = self.arrivals[state]
@@ -131,7 +132,7 @@ class Search:
                 if reference.child in closed:
                     continue
                 kind = self.kind_after(state, reference)
-                if not self._through_hooks or self._may_enter(reference, kind):
+                if not through_hooks or self._may_enter(reference, kind):
                     self._arrive(state, arrival, reference, kind, todo)
 
     def _arrive(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -29,6 +29,7 @@ KINDS = (
 )
 """Holder kinds, the first to claim a storage wins."""
 
+TENSOR_HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 SUSPENDED = (
     types.FrameType,
     types.GeneratorType,
@@ -49,11 +50,12 @@ def tags(objects: dict[int, Any]) -> dict[int, str]:
         if kind:
             found[key] = kind
         if parts is not None:
-            found.update((id(part), part_kind) for part, part_kind in parts(value))
+            for part, part_kind in parts(value):
+                found[id(part)] = part_kind
     return found
 
 
-Parts = Callable[[Any], Iterator[tuple[Any, str]]]
+Parts = Callable[[Any], Iterable[tuple[Any, str]]]
 
 
 def module_parts(objects: dict[int, Any]) -> tuple[set[int], set[int]]:
@@ -99,11 +101,9 @@ def _parts_of(value: Any) -> Parts | None:
     return _tagged_attributes if is_owner else None
 
 
-def _hooks_of_tensor(tensor: Any) -> Iterator[tuple[Any, str]]:
-    for name in ("_backward_hooks", "_post_accumulate_grad_hooks"):
-        hooks = getattr(tensor, name, None)
-        if hooks is not None:
-            yield hooks, "HOOK"
+def _hooks_of_tensor(tensor: Any) -> list[tuple[Any, str]]:
+    both = (getattr(tensor, name, None) for name in TENSOR_HOOKS)
+    return [(hooks, "HOOK") for hooks in both if hooks is not None]
 
 
 def _tagged_attributes(owner: Any) -> Iterator[tuple[Any, str]]:
