@@ -292,15 +292,19 @@ def used_bytes(tensor: torch.Tensor) -> int:
 def describe(tensor: torch.Tensor) -> str:
     """Describe a tensor in a few words, e.g. ``64x256 float32``, reading no element."""
     try:
-        return _described(tensor.shape, tensor.dtype)
-    except Exception:  # nested, of symbolic size, or of a type whose own code raises
-        shape = "nested" if tensor.is_nested else class_name(type(tensor))
-    return f"{shape} {_dtype_name(tensor.dtype)}"
+        shape, dtype = tensor.shape, tensor.dtype
+        try:
+            return _described(shape, dtype)
+        except TypeError:  # a symbolic size has no hash
+            return _described(tuple(map(int, shape)), dtype)
+    except Exception:  # nested, or of a type whose own code raises
+        kind = "nested" if tensor.is_nested else class_name(type(tensor))
+        return f"{kind} {_dtype_name(tensor.dtype)}"
 
 
 @lru_cache(maxsize=256)
-def _described(shape: torch.Size, dtype: torch.dtype) -> str:
-    return f"{'x'.join(map(str, map(int, shape))) or 'scalar'} {_dtype_name(dtype)}"
+def _described(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{'x'.join(map(str, shape)) or 'scalar'} {_dtype_name(dtype)}"
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

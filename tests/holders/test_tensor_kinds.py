@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import pytest
+import torch
 from planting import Planted, Planter, check
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from nbinspect.tensors import describe, looking
 
 CASES = [
     Planted(
@@ -243,3 +248,32 @@ def test_notes_say_what_is_missing(planter: Planter) -> None:
     assert "Tensor: Cannot access storage" in opaque.notes[0]
     frozen = planter.found(code["what gc.freeze hides is said"])
     assert "gc.freeze()" in frozen.notes[0]
+
+
+class Unwilling(torch.Tensor):
+    @property
+    def shape(self):
+        raise TypeError("no shape")
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: torch.zeros(2, 3, dtype=torch.bfloat16), "2x3 bfloat16"),
+        (lambda: torch.tensor(1.0), "scalar float32"),
+        (lambda: torch.zeros(0, 3), "0x3 float32"),
+        (lambda: torch.nested.nested_tensor([torch.ones(3), torch.ones(5)]), "nested float32"),
+        (lambda: _symbolic(torch.zeros(7, 5)), "7x5 float32"),
+        (lambda: torch.ones(3).as_subclass(Unwilling), "Unwilling float32"),
+    ],
+    ids=["matrix", "scalar", "empty", "nested", "symbolic", "unwilling"],
+)
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_tensors_in_words(make, words: str) -> None:
+    tensor = make()
+    with looking():
+        assert describe(tensor) == words
+
+
+def _symbolic(tensor: torch.Tensor) -> torch.Tensor:
+    return FakeTensorMode(shape_env=ShapeEnv()).from_tensor(tensor, static_shapes=False)
