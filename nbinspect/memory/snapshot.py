@@ -32,7 +32,7 @@ def gpumem(*, device: str | None = None, top: int = 10) -> MemorySnapshot:
     Raises:
         ValueError: no such device, or `top` below 1.
 
-    Cost: one scan of Python's heap, 0.2 to 0.5 s in a fresh notebook, about 1 s per million
+    Cost: one scan of Python's heap, 0.1 to 0.5 s in a fresh notebook, up to 1 s per million
     objects. Does not synchronise, allocate on a device, reset a counter, collect garbage or run
     any of your code.
     Blind to: memory that no Python object leads to: library workspaces, DDP's buckets, autocast's
