@@ -14,6 +14,7 @@ venv := $(CURDIR)/.venv
 bin := .venv/bin
 python := $(bin)/python
 install := $(python) -m pip install --quiet -c constraints.txt
+compiled := $(wildcard nbinspect/gradients/_kernels*.[ch])
 tour := notebooks/tour.ipynb
 html := build/tour.html
 
@@ -54,7 +55,7 @@ bench: .venv/.bench
 	$(python) -m benchmarks $(ARGS)
 
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	rm -rf .venv build dist *.egg-info nbinspect/gradients/_kernels.*.so .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
 
 # Each stamp is written last, so that a broken-off installation is taken up again.
 .venv/.made:
@@ -63,7 +64,7 @@ clean:
 	$(PYTHON) -m venv --clear "$(venv)"
 	@touch $@
 
-.venv/.lab .venv/.test .venv/.bench: .venv/.%: .venv/.made pyproject.toml constraints.txt
+.venv/.lab .venv/.test .venv/.bench: .venv/.%: .venv/.made pyproject.toml constraints.txt $(compiled)
 	@echo "Installing nbinspect[$*] into .venv; the first time takes minutes."
 	$(install) -e '.[$*]'
 	@touch $@

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 from torch import nn
@@ -64,6 +65,17 @@ def gradwatch_light(_training: Training) -> AbstractContextManager[Any]:
     import nbinspect
 
     return nbinspect.gradwatch(light=True)
+
+
+@contextlib.contextmanager
+def gradwatch_uncompiled(_training: Training) -> Iterator[None]:
+    """Watch every column with NumPy's kernels, as where nbinspect was installed without a compiler."""
+    import nbinspect
+    from nbinspect.gradients import near
+    from nbinspect.gradients.numpy_kernels import NumpyKernels
+
+    with mock.patch.object(near, "kernels", NumpyKernels), nbinspect.gradwatch():
+        yield
 
 
 @contextlib.contextmanager
@@ -145,6 +157,7 @@ TOOLS: dict[str, Callable[[Training], AbstractContextManager[Any]]] = {
     "%%gradwatch": gradwatch,
     "%%gradwatch --hist": gradwatch_hist,
     "%%gradwatch --light": gradwatch_light,
+    "%%gradwatch without a compiler": gradwatch_uncompiled,
     "histogram hook on each parameter": histogram_hooks,
 }
 

@@ -69,7 +69,7 @@ class Writer:
     Args:
         optimizer: it, known by a weak reference alone; None where the loop writes by itself.
         name: what the notebook calls it.
-        desk: room for intermediate results.
+        kernels: for what is near.
         light: make no copies: so no updates and no cosines.
         exact: copy whole tensors, however large.
 
@@ -87,14 +87,14 @@ class Writer:
         self,
         optimizer: Any,
         name: str,
-        desk: near.Desk,
+        kernels: near.Kernels,
         *,
         light: bool,
         exact: bool = False,
     ) -> None:
         self._ref = weakref.ref(optimizer) if optimizer is not None else None
         self.name = name
-        self._desk, self._exact = desk, exact
+        self._kernels, self._exact = kernels, exact
         self.learning_rates: tuple[float, ...] = ()
         self.listed: tuple[int, ...] = ()
         self.order: list[int] = []
@@ -176,7 +176,7 @@ class Writer:
         if key != self.keys:
             self.keys = key
             self._kept = (
-                Kept(parameters, self._desk, exact=self._exact) if self._has_copies else None
+                Kept(parameters, self._kernels, exact=self._exact) if self._has_copies else None
             )
         gradients: list[torch.Tensor] = []
         weights: list[torch.Tensor] = []
@@ -193,12 +193,12 @@ class Writer:
             if key[at] in finals:
                 reached.append(at)
         own = [finals.get(key[at]) for at in live]
-        columns = _before_clipping(own, gradients, self._desk)
+        columns = _before_clipping(own, gradients, self._kernels)
         sizes = [parameters[at].numel() for at in live]
         reading = _Reading(reached, live, columns, own, sizes, [], parameters)
         self._held = {}
         self._compare(reading, gradients, weights)
-        columns["nonzero"] = _nonzeros(columns, gradients, self._desk)
+        columns["nonzero"] = _nonzeros(columns, gradients, self._kernels)
         if histogram:
             reading.exponents = measure.exponents(gradients, live)
         self._reading = reading
@@ -208,7 +208,8 @@ class Writer:
     ) -> None:
         columns = reading.columns
         if self._kept is None:
-            columns["written"], columns["weight"] = map(measure.norms, (gradients, weights))
+            columns["written"] = measure.norms(gradients, self._kernels)
+            columns["weight"] = measure.norms(weights, self._kernels)
             return
         found = self._kept.before(reading.live, gradients, weights)
         columns["written"], columns["weight"] = found.written, found.weight
@@ -321,11 +322,11 @@ def skipped(
 
 
 def _before_clipping(
-    own: Sequence[Final | None], gradients: Sequence[torch.Tensor], desk: near.Desk
+    own: Sequence[Final | None], gradients: Sequence[torch.Tensor], kernels: near.Kernels
 ) -> dict[str, list[measure.Scalar]]:
     """Take what was measured when backward ended; where nothing was, what is there now."""
     missing = [gradient for final, gradient in zip(own, gradients, strict=True) if final is None]
-    now = iter(measure.final(missing, desk))
+    now = iter(measure.final(missing, kernels))
     return _columns([final.scalars if final is not None else next(now) for final in own])
 
 
@@ -334,13 +335,15 @@ def _columns(scalars: Sequence[tuple[measure.Scalar, ...]]) -> dict[str, list[me
 
 
 def _nonzeros(
-    columns: Mapping[str, list[measure.Scalar]], gradients: Sequence[torch.Tensor], desk: near.Desk
+    columns: Mapping[str, list[measure.Scalar]],
+    gradients: Sequence[torch.Tensor],
+    kernels: near.Kernels,
 ) -> list[measure.Scalar]:
     """Count nonzeros as the optimizer gets them: anew where the gradient may have been changed."""
     found = list(columns["nonzero"])
     pairs = zip(columns["norm"], columns["written"], strict=True)
     changed = [n for n, (before, now) in enumerate(pairs) if not _is_same(before, now)]
-    again = measure.nonzeros([gradients[n] for n in changed], desk)
+    again = measure.nonzeros([gradients[n] for n in changed], kernels)
     for n, count in zip(changed, again, strict=True):
         found[n] = count
     return found

@@ -16,6 +16,7 @@ import torch
 
 from nbinspect import _torch
 from nbinspect.gradients import measure, near, samples, small
+from nbinspect.gradients.numpy_kernels import Numbers
 
 
 @dataclass(slots=True)
@@ -49,11 +50,11 @@ class _Earlier:
 
     itself: torch.Tensor | None
     version: int
-    numbers: near.Numbers
-    copied: near.Numbers | None
+    numbers: Numbers
+    copied: Numbers | None
     length: float
 
-    def now_that(self, gradient: torch.Tensor, row: near.Numbers) -> near.Numbers | None:
+    def now_that(self, gradient: torch.Tensor, row: Numbers) -> Numbers | None:
         """Give it, now that there is another gradient; None if that has taken its place."""
         if self.itself is not None:
             if self._is_intact(self.itself, gradient):
@@ -68,7 +69,7 @@ class _Earlier:
         place = old.untyped_storage().data_ptr()
         return place not in (0, gradient.untyped_storage().data_ptr())
 
-    def keep(self, gradient: torch.Tensor, row: near.Numbers, length: float) -> None:
+    def keep(self, gradient: torch.Tensor, row: Numbers, length: float) -> None:
         """Put this step's in its place."""
         self.length = length
         if self.itself is not None:
@@ -79,11 +80,11 @@ class _Earlier:
             np.copyto(self.copied, row)
 
 
-def _is_like(room: near.Numbers, row: near.Numbers) -> bool:
+def _is_like(room: Numbers, row: Numbers) -> bool:
     return room.size == row.size and room.dtype == row.dtype
 
 
-def _like(room: near.Numbers | None, row: near.Numbers) -> near.Numbers:
+def _like(room: Numbers | None, row: Numbers) -> Numbers:
     """Give room for a copy of a row: the old one if it fits."""
     return room if room is not None and _is_like(room, row) else np.empty_like(row)
 
@@ -106,15 +107,17 @@ class Kept:
 
     Args:
         parameters: all that there may be.
-        desk: room for intermediate results.
+        kernels: for what is near.
         exact: take whole tensors, however large.
     """
 
-    def __init__(self, parameters: Sequence[torch.Tensor], desk: near.Desk, *, exact: bool) -> None:
-        self._exact, self._desk = exact, desk
-        self._has_rows = sum(map(near.is_small, parameters)) >= small.FEWEST
+    def __init__(
+        self, parameters: Sequence[torch.Tensor], kernels: near.Kernels, *, exact: bool
+    ) -> None:
+        self._exact, self._kernels = exact, kernels
+        self._has_rows = sum(map(near.is_small, parameters)) >= kernels.fewest_small
         self._beside: _Beside | None = None
-        self._old: dict[int, near.Numbers] = {}
+        self._old: dict[int, Numbers] = {}
         self._weights: samples.Copies = {}
         self._earlier: dict[int, _Earlier] = {}
         self._samples: samples.Copies = {}
@@ -141,7 +144,7 @@ class Kept:
                 found.written[n] = self._compare(places[n], gradient, found)
                 row = near.numbers(weight)
                 room = self._old[places[n]] = _like(self._old.get(places[n]), row)
-                found.weight[n] = near.copy(row, room)
+                found.weight[n] = self._kernels.copy(row, room)
                 self._weights.pop(places[n], None)
             else:
                 rest.append(n)
@@ -159,15 +162,15 @@ class Kept:
         """Hold a gradient against that of the step before, and give its norm."""
         row, earlier = near.numbers(gradient), self._earlier.get(at)
         if earlier is None:
-            norm, version = near.norm(row), _torch.version(gradient)
+            norm, version = self._kernels.norm(row), _torch.version(gradient)
             # It is not known yet whether the next one will take its place.
             self._earlier[at] = _Earlier(gradient, version, row, row.copy(), norm)
             return norm
         then = earlier.now_that(gradient, row)
         if then is None:
-            norm = near.norm(row)
+            norm = self._kernels.norm(row)
         else:
-            norm, dot = near.product(row, then)
+            norm, dot = self._kernels.product(row, then)
             found.pairs.append(at)
             found.dot.append(dot)
             found.length.append(norm)
@@ -224,7 +227,9 @@ class Kept:
         if not rest:
             return
         own, theirs = [gradients[n] for n in rest], [weights[n] for n in rest]
-        norms = zip(rest, measure.norms(own), measure.norms(theirs), strict=True)
+        norms = zip(
+            rest, *(measure.norms(some, self._kernels) for some in (own, theirs)), strict=True
+        )
         for n, written, weight in norms:
             found.written[n], found.weight[n] = written, weight
         own_places = [places[n] for n in rest]
@@ -241,8 +246,8 @@ class Kept:
         rooms, others = ([copies[at].room for at in pairs] for copies in (now, then))
         found.pairs += pairs
         found.dot += measure.products(rooms, others)
-        found.length += measure.norms(rooms)
-        found.length_then += measure.norms(others)
+        found.length += measure.norms(rooms, self._kernels)
+        found.length_then += measure.norms(others, self._kernels)
         self._samples, self._spare = now, then
 
     @np.errstate(all="ignore")
@@ -264,12 +269,12 @@ class Kept:
             if old is None:
                 rest.append(at)
             elif near.is_near(weight) and _is_like(old, row := near.numbers(weight)):
-                found[at] = near.difference(row, old, self._desk)
+                found[at] = self._kernels.difference(row, old)
             else:
                 found[at] = math.nan  # it is another kind of tensor now
         if rest:
             views = [samples.sample(own[at], exact=self._exact) for at in rest]
-            some = measure.updates([self._weights[at].room for at in rest], views)
+            some = measure.updates([self._weights[at].room for at in rest], views, self._kernels)
             found.update(zip(rest, some, strict=True))
         return [found[at] for at in places]
 

@@ -18,6 +18,7 @@ from torch import nn
 
 from nbinspect import _torch
 from nbinspect.gradients import near, small
+from nbinspect.gradients.numpy_kernels import Numbers
 from nbinspect.gradients.step_records import Exponents
 
 Scalar = torch.Tensor | float
@@ -50,17 +51,18 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
 
 @np.errstate(all="ignore")  # Inf and NaN are what is looked for
 def _each(
-    all_small: Callable[[small.Row], Sequence[Any]],
-    one_near: Callable[[near.Numbers], Any],
-    all_far: Callable[[list[torch.Tensor]], Sequence[Any]],
     tensors: Sequence[torch.Tensor],
+    fewest_small: int,
+    all_small: Callable[[small.Row], Sequence[Any]],
+    one_near: Callable[[Numbers], Any],
+    all_far: Callable[[list[torch.Tensor]], Sequence[Any]],
 ) -> list[Any]:
     """Measure small ones together if they are many, what is near one by one, and the rest together.
 
     The latest ones come first: what has just been written is in the cache.
     """
     found: list[Any] = [None] * len(tensors)
-    tiny = _small_ones(tensors)
+    tiny = _small_ones(tensors, fewest_small)
     far = []
     for n in reversed(range(len(tensors))):
         if n in tiny:
@@ -76,10 +78,12 @@ def _each(
     return found
 
 
-def _small_ones(tensors: Sequence[torch.Tensor]) -> dict[int, None]:
+def _small_ones(tensors: Sequence[torch.Tensor], fewest: int) -> dict[int, None]:
     """Give the places of those that are to be laid in a row, in order; none if they are few."""
+    if len(tensors) < fewest:
+        return {}
     found = {n: None for n, one in enumerate(tensors) if near.is_small(one)}
-    return found if len(found) >= small.FEWEST else {}
+    return found if len(found) >= fewest else {}
 
 
 def _put(found: list[Any], places: Iterable[int], some: Sequence[Any]) -> None:
@@ -87,14 +91,14 @@ def _put(found: list[Any], places: Iterable[int], some: Sequence[Any]) -> None:
         found[n] = one
 
 
-def final(gradients: Sequence[torch.Tensor], desk: near.Desk) -> list[tuple[Scalar, ...]]:
+def final(gradients: Sequence[torch.Tensor], kernels: near.Kernels) -> list[tuple[Scalar, ...]]:
     """Measure gradients as backward left them: norm, sum, lowest, highest, number of nonzeros.
 
     The last is NaN for what is not near: `nonzeros` counts there, once it is clear what is written.
 
     Cost: one pass over them, 0.5 ms a million numbers on one core.
     """
-    return _each(small.Row.final, lambda one: near.final(one, desk), _final, gradients)
+    return _each(gradients, kernels.fewest_small, small.Row.final, kernels.final, _final)
 
 
 def _final(gradients: list[torch.Tensor]) -> list[tuple[Scalar, ...]]:
@@ -109,19 +113,21 @@ def _sum(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.sum(dtype=torch.float32 if tensor.dtype in _torch.HALVES else None)
 
 
-def nonzeros(gradients: Sequence[torch.Tensor], desk: near.Desk) -> Scalars:
+def nonzeros(gradients: Sequence[torch.Tensor], kernels: near.Kernels) -> Scalars:
     """Count the elements of each that are not exactly 0."""
     return _each(
-        small.Row.nonzeros,
-        lambda one: near.nonzeros(one, desk),
-        lambda far: [torch.count_nonzero(one) for one in far],
         gradients,
+        kernels.fewest_small,
+        small.Row.nonzeros,
+        kernels.nonzeros,
+        lambda far: [torch.count_nonzero(one) for one in far],
     )
 
 
-def norms(tensors: Sequence[torch.Tensor]) -> Scalars:
+def norms(tensors: Sequence[torch.Tensor], kernels: near.Kernels) -> Scalars:
     """Give the norm of each."""
-    return _each(small.Row.norms, near.norm, _torch.fused_norms, tensors)
+    fewest = kernels.fewest_small
+    return _each(tensors, fewest, small.Row.norms, kernels.norm, _torch.fused_norms)
 
 
 def products(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Scalars:
@@ -129,10 +135,12 @@ def products(some: Sequence[torch.Tensor], others: Sequence[torch.Tensor]) -> Sc
     return [_product(a.view(-1), b.view(-1)) for a, b in zip(some, others, strict=True)]
 
 
-def updates(rooms: list[torch.Tensor], samples: list[torch.Tensor]) -> Scalars:
+def updates(
+    rooms: list[torch.Tensor], samples: list[torch.Tensor], kernels: near.Kernels
+) -> Scalars:
     """Give the norm of the difference of each pair; uses the first ones up."""
     _torch.subtract_all(rooms, samples)
-    return norms(rooms)
+    return norms(rooms, kernels)
 
 
 def _product(a: torch.Tensor, b: torch.Tensor) -> Scalar:

@@ -1,30 +1,21 @@
-"""Figures of tensors in the CPU's own memory: read at once, part by part, so that each is loaded once.
+"""Figures of tensors in the CPU's own memory, which are read at once.
 
-The kernels are bound by memory. A part that stays in the cache is loaded for the first of them, and
-the others find it there. Nearly all are NumPy's: a call of theirs takes a third of one of torch's,
-which pays where several threads share the work.
+Two sets of kernels give the same. The compiled ones go through memory once for all figures. Where
+none could be compiled, as without a compiler, NumPy takes one pass for each.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Sequence
-from typing import Any
+import sys
+from types import ModuleType
+from typing import Protocol
 
-import numpy as np
 import torch
 
 from nbinspect.gradients import small
+from nbinspect.gradients.numpy_kernels import Numbers, NumpyKernels
 
-PART = (
-    1 << 17
-)  # elements for each thread: as many as a usual second-level cache holds of two tensors
-SHARED = 1 << 15  # elements; torch's threads share what is larger
-SUMMED = 1 << 15  # elements; of more, torch's sum is the faster one with one thread too
 TYPES = (torch.float32, torch.float64)
-LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
-Marks = np.ndarray[Any, np.dtype[np.bool_]]
-Numbers = np.ndarray[Any, np.dtype[Any]]
 
 
 def is_near(tensor: torch.Tensor) -> bool:
@@ -33,35 +24,8 @@ def is_near(tensor: torch.Tensor) -> bool:
 
 
 def is_small(tensor: torch.Tensor) -> bool:
-    """Say whether a dense tensor is to be laid in a row with others."""
+    """Say whether a dense tensor can be laid in a row with others."""
     return tensor.numel() <= small.MOST and tensor.is_cpu and tensor.dtype is torch.float32
-
-
-class Desk:
-    """Room for a part's intermediate results, which is used again and again.
-
-    Fresh memory of this size would be asked of the system, page by page, each time.
-    """
-
-    def __init__(self) -> None:
-        self._marks: Marks = np.empty(0, np.bool_)
-        self._numbers: Numbers = np.empty(0, np.float32)
-
-    def marks(self, n: int) -> Marks:
-        """Give room for as many truth values."""
-        if len(self._marks) < n:
-            self._marks = np.empty(n, np.bool_)
-        return self._marks[:n]
-
-    def like(self, numbers: Numbers) -> Numbers:
-        """Give room for as many numbers of the same type."""
-        if len(self._numbers) < len(numbers) or self._numbers.dtype != numbers.dtype:
-            self._numbers = np.empty(len(numbers), numbers.dtype)
-        return self._numbers[: len(numbers)]
-
-    def clear(self) -> None:
-        """Let go of the room."""
-        self._marks, self._numbers = self._marks[:0].copy(), self._numbers[:0].copy()
 
 
 def numbers(tensor: torch.Tensor) -> Numbers:
@@ -71,95 +35,56 @@ def numbers(tensor: torch.Tensor) -> Numbers:
     return row
 
 
-def _parts(*rows: Numbers) -> Iterable[Sequence[Numbers]]:
-    """Cut rows of one size into parts of one size that fit into the cache."""
-    n = rows[0].size
-    if n <= PART:
-        return (rows,)
-    size = math.ceil(n / math.ceil(n / (PART * torch.get_num_threads())))
-    return [[one[at : at + size] for one in rows] for at in range(0, n, size)]
+class Kernels(Protocol):
+    """What reads rows of numbers of one type, float32 or float64.
+
+    Norms are right where a row's own type cannot hold the squares.
+
+    Attributes:
+        fewest_small: from how many small tensors on it pays to lay them in a row.
+    """
+
+    fewest_small: int
+
+    def final(self, gradient: Numbers, /) -> tuple[float, float, float, float, float]:
+        """Measure a gradient: norm, sum, lowest, highest, and how many elements are not 0."""
+
+    def nonzeros(self, gradient: Numbers, /) -> float:
+        """Count the elements that are not 0."""
+
+    def norm(self, row: Numbers, /) -> float:
+        """Give the norm of a row."""
+
+    def product(self, some: Numbers, other: Numbers, /) -> tuple[float, float]:
+        """Give the norm of a row, and its scalar product with another."""
+
+    def copy(self, row: Numbers, room: Numbers, /) -> float:
+        """Copy a row, and give its norm."""
+
+    def difference(self, new: Numbers, old: Numbers, /) -> float:
+        """Give the norm of the difference of two rows."""
+
+    def clear(self) -> None:
+        """Let go of what was kept from one call to the next."""
 
 
-def _is_shared(row: Numbers) -> bool:
-    return row.size > SHARED and torch.get_num_threads() > 1
+class CompiledKernels:
+    """See `Kernels`; a call of these takes so little that no row is worth being laid."""
+
+    fewest_small = sys.maxsize
+
+    def __init__(self, own: ModuleType) -> None:
+        self.final, self.nonzeros, self.norm = own.final, own.nonzeros, own.norm
+        self.product, self.copy, self.difference = own.product, own.copy, own.difference
+
+    def clear(self) -> None:
+        """Nothing is kept."""
 
 
-def _dot(some: Numbers, other: Numbers) -> float:
-    if _is_shared(some):
-        return torch.dot(torch.from_numpy(some), torch.from_numpy(other)).item()
-    return float(some.dot(other))
-
-
-def _sum(row: Numbers) -> float:
-    if row.size > SUMMED:
-        return torch.from_numpy(row).sum().item()
-    return float(np.add.reduce(row))
-
-
-def final(gradient: Numbers, desk: Desk) -> tuple[float, float, float, float, float]:
-    """Measure a gradient: norm, sum, lowest, highest, and how many elements are not 0."""
-    squares, total, low, high, n_used = 0.0, 0.0, math.inf, -math.inf, 0
-    for (part,) in _parts(gradient):
-        squares += _dot(part, part)
-        total += _sum(part)
-        lowest, highest = float(np.minimum.reduce(part)), float(np.maximum.reduce(part))
-        low = low if low <= lowest or math.isnan(low) else lowest  # once NaN, always NaN
-        high = high if high >= highest or math.isnan(high) else highest
-        n_used += _count_used(part, desk)
-    return _root(squares, gradient), total, low, high, float(n_used)
-
-
-def nonzeros(gradient: Numbers, desk: Desk) -> float:
-    """Count the elements that are not 0."""
-    return float(sum(_count_used(part, desk) for (part,) in _parts(gradient)))
-
-
-def _count_used(part: Numbers, desk: Desk) -> int:
-    used = np.not_equal(part, part.dtype.type(0), out=desk.marks(part.size))
-    return int(np.count_nonzero(used))
-
-
-def norm(row: Numbers) -> float:
-    """Give the norm of a row."""
-    return _root(sum(_dot(part, part) for (part,) in _parts(row)), row)
-
-
-def _root(squares: float, row: Numbers) -> float:
-    """Give the norm; anew in double precision where single cannot hold the squares."""
-    if LEAST < squares < MOST:
-        return math.sqrt(squares)
-    if squares == 0 and not row.any():
-        return 0.0
-    return float(torch.linalg.vector_norm(torch.from_numpy(row), dtype=torch.float64))
-
-
-def product(some: Numbers, other: Numbers) -> tuple[float, float]:
-    """Give the norm of a row, and its scalar product with another."""
-    squares, products = 0.0, 0.0
-    for part, beside in _parts(some, other):
-        squares += _dot(part, part)
-        products += _dot(part, beside)
-    if not (LEAST < squares < MOST and LEAST < abs(products) < MOST):
-        products = float(some.astype(np.float64).dot(other.astype(np.float64)))
-    return _root(squares, some), products
-
-
-def copy(row: Numbers, room: Numbers) -> float:
-    """Copy a row, and give its norm."""
-    squares = 0.0
-    for part, to in _parts(row, room):
-        squares += _dot(part, part)
-        if _is_shared(part):
-            torch.from_numpy(to).copy_(torch.from_numpy(part))
-        else:
-            np.copyto(to, part)
-    return _root(squares, row)
-
-
-def difference(new: Numbers, old: Numbers, desk: Desk) -> float:
-    """Give the norm of the difference of two rows."""
-    squares = 0.0
-    for part, before in _parts(new, old):
-        change = np.subtract(part, before, out=desk.like(part))
-        squares += _dot(change, change)
-    return math.sqrt(squares) if LEAST < squares < MOST else _root(squares, new - old)
+def kernels() -> Kernels:
+    """Give the fastest that there are, for one thread at a time."""
+    try:
+        from nbinspect.gradients import _kernels
+    except ImportError:
+        return NumpyKernels()
+    return CompiledKernels(_kernels)

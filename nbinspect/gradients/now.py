@@ -61,12 +61,12 @@ def _rows(named: list[tuple[torch.Tensor, list[str]]]) -> tuple[TableRow, ...]:
     weights = [measure.dense(p) for p, _ in named]
     live = [n for n, one in enumerate(gradients) if one is not None]
     solid = [one for one in gradients if one is not None]
-    desk = near.Desk()
-    counts = measure.nonzeros(solid, desk)
-    finals = zip(measure.final(solid, desk), counts, strict=True)
+    kernels = near.kernels()
+    counts = measure.nonzeros(solid, kernels)
+    finals = zip(measure.final(solid, kernels), counts, strict=True)
     scalars = [one for final, nonzero in finals for one in (*final[:-1], nonzero)]
     heavy = [n for n, one in enumerate(weights) if one is not None]
-    weighed = measure.norms([one for one in weights if one is not None])
+    weighed = measure.norms([one for one in weights if one is not None], kernels)
     values = measure.read([*scalars, *weighed])
     norms = dict(zip(heavy, values[len(scalars) :], strict=True))
     figures = {n: values[N_SCALARS * at : N_SCALARS * (at + 1)] for at, n in enumerate(live)}

@@ -38,7 +38,7 @@ class Heard:
     """Takes down backward passes, from when they begin to when a write has used what they left.
 
     Args:
-        desk: room for intermediate results.
+        kernels: for what is near.
 
     Attributes:
         so_far: the passes since the last step.
@@ -48,8 +48,8 @@ class Heard:
         n_dropped: passes that no write has used.
     """
 
-    def __init__(self, desk: near.Desk) -> None:
-        self._desk = desk
+    def __init__(self, kernels: near.Kernels) -> None:
+        self._kernels = kernels
         self.so_far = Passes()
         self.running: dict[int, list[int]] = {}
         self.finals: dict[int, Final] = {}
@@ -123,7 +123,7 @@ class Heard:
                 solid.append((one, gradient))
             elif grad is not None:
                 self.finals[key] = Final((), 0, thread)
-        scalars = measure.final([gradient for _, gradient in solid], self._desk)
+        scalars = measure.final([gradient for _, gradient in solid], self._kernels)
         for rank, ((one, _), some) in enumerate(zip(solid, scalars, strict=True)):
             self.finals[id(one)] = Final(some, rank, thread)
         self._latest = (threading.get_ident(), weakref.ref(solid[-1][0])) if solid else None
@@ -153,7 +153,9 @@ class Heard:
         for one in parameters:
             if id(one) in reached and one.grad is not None:
                 gradient = measure.dense(one.grad)
-                scalars = measure.final([gradient], self._desk)[0] if gradient is not None else ()
+                scalars = (
+                    measure.final([gradient], self._kernels)[0] if gradient is not None else ()
+                )
                 self.finals[id(one)] = Final(scalars, len(arrived), threading.get_ident())
                 self._written.add(id(one))
 

@@ -17,7 +17,6 @@ import torch
 from nbinspect import _torch
 
 MOST = 1 << 12  # elements
-FEWEST = 4  # tensors
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 

@@ -66,12 +66,12 @@ class Stepping(Guarded):
         self.n_steps = 0
         self._every, self._hist, self._light, self._exact = every, hist, light, exact
         self._names = Names(model)
-        self._desk = near.Desk()
+        self._kernels = near.kernels()
         self._builder = Builder(rules, keep)
         self._hooks = ParameterHooks(self._arrived)
         self._writers: dict[int, Writer] = {}
         self._numbers: dict[int, tuple[weakref.ref[torch.Tensor], int]] = {}
-        self._heard = Heard(self._desk)
+        self._heard = Heard(self._kernels)
         self._parts: list[Part] = []
         self._stepped: set[int] = set()
         self._writing: dict[int, list[tuple[int, bool]]] = {}
@@ -120,7 +120,7 @@ class Stepping(Guarded):
         self._notes[words] = None
 
     def _let_go(self) -> None:
-        for each in (self._writers, self._writing, self._heard, self._desk):
+        for each in (self._writers, self._writing, self._heard, self._kernels):
             each.clear()
 
     def failed(self, error: Exception) -> None:
@@ -196,7 +196,7 @@ class Stepping(Guarded):
 
     def _write_itself(self, parameters: list[torch.Tensor]) -> None:
         """Make a step of a backward pass alone: the loop writes by itself, which nothing tells."""
-        writer = self._writers.setdefault(ITSELF, Writer(None, "", self._desk, light=True))
+        writer = self._writers.setdefault(ITSELF, Writer(None, "", self._kernels, light=True))
         self._parts = [one for one in self._parts if one.optimizer]
         self._measure_before(writer, parameters)
         self._measure_after(writer)
@@ -279,7 +279,7 @@ class Stepping(Guarded):
         if writer is None or not writer.is_alive:
             self._writers = {key: one for key, one in self._writers.items() if one.is_alive}
             name = optimizer_name(optimizer)
-            writer = Writer(optimizer, name, self._desk, light=self._light, exact=self._exact)
+            writer = Writer(optimizer, name, self._kernels, light=self._light, exact=self._exact)
             self._writers[id(optimizer)] = writer
         return writer
 

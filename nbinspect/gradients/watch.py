@@ -44,8 +44,8 @@ def gradwatch(
     Raises:
         ValueError: a number or the rules' range is out of range.
 
-    **Cost**: a few fused passes over gradients and weights each step (benchmarks/RESULTS.md), and
-    one wait for the device. Unless `light`, a copy of the weights and the gradients of the step
+    **Cost**: a few fused passes over gradients and weights each step (benchmarks/RESULTS.md), twice
+    as many on the CPU where nbinspect was installed without a C compiler, and one wait for the device. Unless `light`, a copy of the weights and the gradients of the step
     before, of a parameter with more than a million elements a ninth; with `exact`, of all. A kept
     step takes 31 bytes a parameter. Results are bit-identical.
     **Blind to**: gradients that never reach `.grad` (``torch.autograd.grad``), gradients clipped

@@ -5,6 +5,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
+from nbinspect.gradients import near
+from nbinspect.gradients.numpy_kernels import NumpyKernels
+
 
 @pytest.fixture(autouse=True)
 def same_numbers() -> Iterator[None]:
@@ -14,3 +17,13 @@ def same_numbers() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(n_threads)
+
+
+@pytest.fixture(params=["compiled", "NumPy"])
+def either_kernels(request, monkeypatch) -> str:
+    """Run once with the compiled kernels, and once as where there was no compiler."""
+    if request.param == "NumPy":
+        monkeypatch.setattr(near, "kernels", NumpyKernels)
+    else:
+        pytest.importorskip("nbinspect.gradients._kernels", reason="it was not compiled")
+    return str(request.param)

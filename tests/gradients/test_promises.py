@@ -14,6 +14,8 @@ from torch import nn
 
 from nbinspect import gradwatch
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 
 def outcome(name, make, watch):
     """Train, watched or not, and give everything that could differ."""

@@ -14,6 +14,8 @@ import nbinspect
 from nbinspect import gradwatch
 from nbinspect.gradients import samples
 
+pytestmark = pytest.mark.usefixtures("either_kernels")
+
 
 def directly(model, optimizer, batch, clip):
     """Take one step and work out, in float64, what the watch should have found."""
