@@ -8,6 +8,7 @@ import gc
 import importlib.metadata
 import importlib.util
 import itertools
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -105,6 +106,30 @@ def histogram_hooks(training: Training) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def wandb_watch(training: Training) -> Iterator[None]:
+    """Have wandb log the histogram of every gradient in each step, to a folder."""
+    import wandb
+
+    with tempfile.TemporaryDirectory() as folder:
+        settings = wandb.Settings(silent=True, console="off")
+        run = wandb.init(mode="offline", dir=folder, settings=settings)
+        run.watch(training.model, log="gradients", log_freq=1)
+        plain = training.step
+
+        def step() -> None:
+            plain()
+            run.log({})  # closes wandb's step
+
+        training.step = step  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            del training.step
+            run.unwatch(training.model)
+            run.finish()
+
+
+@contextlib.contextmanager
 def cockpit(training: Training) -> Iterator[None]:
     """Train a copy of the model with those of Cockpit's quantities that ours have too, in each step.
 
@@ -147,12 +172,20 @@ def cockpit(training: Training) -> Iterator[None]:
 
 
 def tools(model: str) -> dict[str, Callable[[Training], AbstractContextManager[Any]]]:
-    """Give the tools that can watch a model: Cockpit where it is, and BackPACK knows the modules."""
-    has_cockpit = importlib.util.find_spec("cockpit") is not None
-    return TOOLS | ({COCKPIT: cockpit} if has_cockpit and model.startswith("MLP") else {})
+    """Give the tools that can watch a model: of the rivals those that are installed.
+
+    Cockpit takes the MLPs alone, of whose modules BackPACK knows the rules.
+    """
+    found = dict(TOOLS)
+    if importlib.util.find_spec("wandb") is not None:
+        found[WANDB] = wandb_watch
+    if importlib.util.find_spec("cockpit") is not None and model.startswith("MLP"):
+        found[COCKPIT] = cockpit
+    return found
 
 
 COCKPIT = "Cockpit: loss, norm, update"
+WANDB = "wandb.watch(log_freq=1)"
 TOOLS: dict[str, Callable[[Training], AbstractContextManager[Any]]] = {
     "%%gradwatch": gradwatch,
     "%%gradwatch --hist": gradwatch_hist,
