@@ -103,6 +103,9 @@ class Health:
     Args:
         rules: their thresholds.
 
+    Attributes:
+        left: parameters that backward has reached since the last step, at the end.
+
     Raises:
         ValueError: their range does not rise.
     """
@@ -116,6 +119,7 @@ class Health:
         self.broken: dict[Kind, Broken] = {}
         self.n_read = 0
         self.zeros: dict[int, Streak] = {}
+        self.left: set[int] = set()
         self._groups: dict[tuple[int, ...], Group] = {}
         self._vanishing, self._growing = Streak(), Streak()
         self._first_deepest = math.inf
@@ -323,7 +327,7 @@ class Health:
         return found
 
     def _never_reached(self, ended: bool) -> dict[int, tuple[int, int]]:
-        reached: set[int] = set()
+        reached = set(self.left)
         for members, group in self._groups.items():
             reached.update(np.asarray(members)[group.reached].tolist())
         seen = self._members()

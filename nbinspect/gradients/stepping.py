@@ -99,11 +99,17 @@ class Stepping(Guarded):
                 self._flush()
             if n_dropped := self._heard.n_dropped + self._heard.so_far.n_backward:
                 self._note(f"{n_dropped} backward passes were followed by no step.")
+            self._builder.health.left = self._left_behind()
             self._look_beside()
             self._tell_samples()
         finally:
             self._ended = True
             self._let_go()
+
+    def _left_behind(self) -> set[int]:
+        """Give the numbers of those that backward has reached since the last step."""
+        known = (self._numbers.get(key) for key in self._heard.finals)
+        return {one[1] for one in known if one is not None and one[0]() is not None}
 
     def _tell_samples(self) -> None:
         large = [one for one in self._builder.parameters if one.n_elements > samples.WHOLE]

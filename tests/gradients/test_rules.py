@@ -265,6 +265,17 @@ def test_unused_needs_the_whole_run():
     assert report.findings[0].parameter == "model.experts.0.weight"
 
 
+@pytest.mark.parametrize("is_reached", [True, False])
+def test_a_backward_pass_at_the_end_reaches_too(is_reached):
+    model = Experts()
+    optimizer = sgd(model)
+    with gradwatch() as w:
+        train(model, optimizer, 3)
+        if is_reached:
+            model.experts[0](torch.ones(2, 16)).sum().backward()
+    assert kinds(w.report) == ([] if is_reached else ["UNUSED"])
+
+
 def test_a_loss_of_zero_is_no_death():
     model = mlp(2)
     report = watch(model, sgd(model), 12, loss=lambda m, x: (m(x) - 1e6).relu().mean())
