@@ -127,7 +127,7 @@ def _for_complex(cause: Cause, seen: Seen) -> Cause:
 
 
 def _rules(event: Event) -> tuple[Rule, ...]:
-    from nbinspect.numerics import rules_backward, rules_forward
+    from nbinspect.numerics import rules_backward, rules_forward, rules_layers
 
     found: tuple[Rule, ...] = ()
     if event.node is not None:
@@ -135,6 +135,7 @@ def _rules(event: Event) -> tuple[Rule, ...]:
         found = rules_backward.RULES.get(family, ())
         if event.ran is not None:  # no line of the user's says what is divided here
             found += rules_backward.INSIDE
+    found += rules_layers.RULES.get(event.base, ())
     return (*found, *rules_forward.RULES.get(event.base, ()), *rules_forward.ANY)
 
 
@@ -299,6 +300,14 @@ def nonzero(operand: Operand) -> str:
 def text_of(seen: Seen, base: str) -> str:
     """Give the user's operand, ready to be put before a dot or after a sign."""
     return wrapped(seen.user(base))
+
+
+def as_number(text: str) -> float | None:
+    """Read an operand that is written as a number, None for any other."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def with_operand(seen: Seen, base: str, better: str, otherwise: str) -> str:

@@ -1,10 +1,19 @@
-"""Causes of operations that run forward (and of optimizers' writes), by operation."""
+"""Causes of arithmetic that runs forward (and of optimizers' writes), by operation."""
 
 from __future__ import annotations
 
 import math
 
-from nbinspect.numerics.causes import Cause, Rule, Seen, nonzero, text_of, with_operand, zeros
+from nbinspect.numerics.causes import (
+    Cause,
+    Rule,
+    Seen,
+    as_number,
+    nonzero,
+    text_of,
+    with_operand,
+    zeros,
+)
 from nbinspect.numerics.phrasing import at_index, name_of, number, some_of
 from nbinspect.numerics.records import Operand
 from nbinspect.render.format import count
@@ -141,7 +150,7 @@ def pow_at_zero(seen: Seen) -> Cause | None:
     base, exponent = seen.arg("self"), seen.arg("exponent")
     if base is None or exponent is None:
         return None
-    power = exponent.at if exponent.n_values else _as_number(exponent.what)
+    power = exponent.at if exponent.n_values else as_number(exponent.what)
     if base.n_zero and (power is None or power < 0) and seen.event.shows_inf:
         return Cause(
             f"0 to a negative power is Inf. {some_of(base.n_zero, base, '0')}.",
@@ -156,13 +165,6 @@ def pow_at_zero(seen: Seen) -> Cause | None:
             certain=True,
         )
     return None
-
-
-def _as_number(text: str) -> float | None:
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def outside_of(low: float, high: float, mend: str) -> Rule:
@@ -195,20 +197,6 @@ def outside_of(low: float, high: float, mend: str) -> Rule:
 
 
 _CLAMP = "{x}.clamp(-1 + 1e-6, 1 - 1e-6)"
-
-
-def softmax_of_masked_row(seen: Seen) -> Cause | None:
-    """A softmax over a row in which everything is -inf."""
-    x = seen.arg("self")
-    if x is None or not x.n_inf or not seen.event.shows_nan:
-        return None
-    return Cause(
-        "The softmax of a row that holds nothing but -Inf is 0 / 0: in that row everything is "
-        f"masked{at_index(seen.event.at)}.",
-        "leave at least one entry of each row unmasked, or drop the empty rows; "
-        "torch.finfo(x.dtype).min instead of -inf as the fill value gives a uniform row",
-        certain=True,
-    )
 
 
 def _infinite(operand: Operand) -> str:
@@ -244,118 +232,6 @@ def inf_minus_inf(seen: Seen) -> Cause | None:
         f"Inf - Inf is NaN: {some_of(infinite[0].n_inf, infinite[0], 'infinite')}"
         f"{at_index(seen.event.at)}.",
         "take the masked entries out before adding up: x[mask], or torch.where(mask, x, 0)",
-        certain=True,
-    )
-
-
-def too_few_for_spread(seen: Seen) -> Cause | None:
-    """The deviation of a single value."""
-    x, correction = seen.arg("self"), seen.arg("correction", "unbiased")
-    if x is None or seen.result is None or not seen.event.shows_nan or x.n_nan or x.n_inf:
-        return None
-    each = x.n_values // max(seen.result.n_values, 1)
-    used = _as_number(correction.what) if correction is not None else 1.0
-    if each > (1.0 if used is None else used):
-        return None
-    if each == 1:
-        why = "The unbiased deviation divides by n - 1, and here n is 1."
-    else:
-        why = f"There are {each} values to take the deviation of."
-    return Cause(
-        why,
-        f"{text_of(seen, seen.event.base)}.{seen.event.base}(..., correction=0), or a batch of at least two",
-        certain=True,
-    )
-
-
-def mean_of_nothing(seen: Seen) -> Cause | None:
-    """The mean of an empty tensor."""
-    empty = [
-        one
-        for one in seen.event.operands
-        if one.name == "self" and not one.n_values and not one.missing
-    ]
-    if not empty or seen.event.base not in {"mean", "median", "nanmean"}:
-        return None
-    return Cause(
-        f"The mean of no values is 0 / 0: `{seen.user(seen.event.base)}` is empty ({empty[0].what}).",
-        "skip it where x.numel() == 0, or divide the sum by max(n, 1)",
-        certain=True,
-    )
-
-
-def all_labels_ignored(seen: Seen) -> Cause | None:
-    """A loss in which every label is ignored."""
-    target, ignore = seen.arg("target"), seen.arg("ignore_index")
-    x = seen.arg("self")
-    if target is None or ignore is None or not seen.event.shows_nan or (x and (x.n_nan or x.n_inf)):
-        return None
-    if target.n_values and not (target.low == target.high == _as_number(ignore.what)):
-        return None
-    what = (
-        "There are no labels"
-        if not target.n_values
-        else f"Every label is {ignore.what}, which is ignored"
-    )
-    return Cause(
-        f"{what}, so the mean divides 0 by 0 labels.",
-        "skip a batch without a label, or use reduction='sum' and divide by max(n_labels, 1)",
-        certain=True,
-    )
-
-
-def no_weight(seen: Seen) -> Cause | None:
-    """A weighted loss whose weights are 0."""
-    weight = seen.arg("weight")
-    if (
-        weight is None
-        or not weight.n_zero
-        or seen.arg("target") is None
-        or not seen.event.shows_nan
-    ):
-        return None
-    return Cause(
-        "The weights of the labels in this batch add up to 0, so the mean is 0 / 0.",
-        "skip such a batch, or use reduction='sum' and divide by max(weight_sum, 1)",
-        certain=True,
-    )
-
-
-def label_masked(seen: Seen) -> Cause | None:
-    """The right label's logit is -inf."""
-    x = seen.arg("self", "log_probs", "input")
-    if x is None or not x.n_inf or seen.event.shows_nan:
-        return None
-    return Cause(
-        "The right answer itself has probability 0: its log-probability is -Inf, masked out in the logits.",
-        "leave the label's own entry unmasked",
-        certain=True,
-    )
-
-
-def impossible_alignment(seen: Seen) -> Cause | None:
-    """CTC with a target longer than the input."""
-    x = seen.arg("log_probs")
-    if x is None or x.n_nan:
-        return None
-    return Cause(
-        "A target is longer than its input (repeated labels count twice), so no alignment exists and "
-        "the CTC loss is infinite.",
-        "torch.nn.functional.ctc_loss(..., zero_infinity=True), or drop such samples",
-        certain=True,
-    )
-
-
-def normalised_without_spread(seen: Seen) -> Cause | None:
-    """A normalisation whose epsilon is 0 in its type, over a constant row."""
-    x, eps = seen.arg("input", "self"), seen.arg("eps")
-    value = _as_number(eps.what) if eps is not None else None
-    if x is None or x.n_nan or x.n_inf or value is None or value > 1e-7:
-        return None
-    return Cause(
-        f"A row without any spread is divided by its deviation, 0, and the epsilon of {number(value)} is "
-        f"too small to help in {seen.type_name}.",
-        "eps=1e-5",
         certain=True,
     )
 
@@ -397,7 +273,7 @@ def cast_overflow(seen: Seen) -> Cause | None:
 def _may_overflow(seen: Seen, size: float) -> bool:
     """Say whether a product of a few such values, or a sum of all, can be too large."""
     n_values = max(one.n_values for one in seen.tensors())
-    numbers = (_as_number(one.what) for one in seen.event.operands if not one.n_values)
+    numbers = (as_number(one.what) for one in seen.event.operands if not one.n_values)
     size = max(size, *(abs(one) for one in numbers if one is not None and math.isfinite(one)), 0)
     return size >= seen.limit**0.25 or size * size * n_values >= seen.limit
 
@@ -413,7 +289,7 @@ _ARITHMETIC = frozenset(
 
 
 def _factor(seen: Seen) -> Operand | None:
-    numbers = (one for one in seen.event.operands if _as_number(one.what) is not None)
+    numbers = (one for one in seen.event.operands if as_number(one.what) is not None)
     return next(numbers, None)
 
 
@@ -513,37 +389,7 @@ def at_pole(seen: Seen) -> Cause | None:
     )
 
 
-def singular_matrix(seen: Seen) -> Cause | None:
-    """The inverse or the log-determinant of a matrix that has none."""
-    x = seen.arg("A", "self")
-    if x is None or x.n_nan or x.n_inf:
-        return None
-    what = "has no inverse that the type can hold"
-    if "det" in seen.event.base:
-        what = "has a determinant of 0, whose logarithm is -Inf"
-    return Cause(
-        f"The matrix is singular or next to it: it {what}.",
-        "add to its diagonal first: A + 1e-6 * torch.eye(n)",
-        certain=True,
-    )
-
-
-def weight_without_norm(seen: Seen) -> Cause | None:
-    """Weight norm of a row of zeros."""
-    v = seen.arg("v")
-    if v is None or not v.n_zero or v.n_nan or v.n_inf:
-        return None
-    return Cause(
-        "Weight norm divides each row of `v` by its norm, and a row that holds nothing but 0 has "
-        f"none: {some_of(v.n_zero, v, '0')}.",
-        "torch.nn.init.normal_ for that weight, or no weight norm where a layer starts at 0",
-        certain=True,
-    )
-
-
-_NORMS = (normalised_without_spread,)
 _LOG = (log_of_zero,)
-_SPREAD = (mean_of_nothing, too_few_for_spread)
 _EXP = (exp_overflow,)
 
 RULES: dict[str, tuple[Rule, ...]] = {
@@ -555,10 +401,6 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "lgamma": (at_pole,),
     "digamma": (at_pole,),
     "polygamma": (at_pole,),
-    "linalg_slogdet": (singular_matrix,),
-    "linalg_inv_ex": (singular_matrix,),
-    "linalg_solve_ex": (singular_matrix,),
-    "weight_norm_interface": (weight_without_norm,),
     "addcdiv": (optimizer_epsilon,),
     "sqrt": (root_of_negative,),
     "rsqrt": (root_of_negative, one_over_zero),
@@ -579,9 +421,6 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "erfinv": (outside_of(-1, 1, _CLAMP),),
     "acosh": (outside_of(1, math.inf, "{x}.clamp(min=1 + 1e-6)"),),
     "logit": (outside_of(0, 1, "{x}.clamp(1e-6, 1 - 1e-6)"),),
-    "softmax": (softmax_of_masked_row,),
-    "log_softmax": (softmax_of_masked_row,),
-    "logsumexp": (softmax_of_masked_row,),
     "mul": (zero_times_inf,),
     "mm": (zero_times_inf,),
     "bmm": (zero_times_inf,),
@@ -590,19 +429,7 @@ RULES: dict[str, tuple[Rule, ...]] = {
     "add": (inf_minus_inf,),
     "sub": (inf_minus_inf,),
     "sum": (inf_minus_inf,),
-    "mean": (mean_of_nothing, inf_minus_inf),
-    "nanmean": (mean_of_nothing,),
-    "median": (mean_of_nothing,),
-    "std": _SPREAD,
-    "var": _SPREAD,
-    "std_mean": _SPREAD,
-    "var_mean": _SPREAD,
-    "nll_loss_forward": (all_labels_ignored, no_weight, label_masked),
-    "nll_loss2d_forward": (all_labels_ignored, no_weight, label_masked),
-    "ctc_loss": (impossible_alignment,),
-    "native_layer_norm": _NORMS,
-    "native_group_norm": _NORMS,
-    "native_batch_norm": _NORMS,
+    "mean": (inf_minus_inf,),
     "to_copy": (cast_overflow,),
     "copy": (cast_overflow,),
 }
