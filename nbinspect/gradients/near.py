@@ -6,7 +6,6 @@ none could be compiled, as without a compiler, NumPy takes one pass for each.
 
 from __future__ import annotations
 
-import sys
 from types import ModuleType
 from typing import Protocol
 
@@ -69,9 +68,9 @@ class Kernels(Protocol):
 
 
 class CompiledKernels:
-    """See `Kernels`; a call of these takes so little that no row is worth being laid."""
+    """See `Kernels`; a call of these takes so little that a row is laid of many tensors alone."""
 
-    fewest_small = sys.maxsize
+    fewest_small = 32
 
     def __init__(self, own: ModuleType) -> None:
         self.final, self.nonzeros, self.norm = own.final, own.nonzeros, own.norm

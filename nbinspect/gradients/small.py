@@ -16,7 +16,7 @@ import torch
 
 from nbinspect import _torch
 
-MOST = 1 << 12  # elements
+MOST = 1 << 10  # elements
 Numbers = np.ndarray[Any, np.dtype[np.float64]]
 
 
