@@ -57,6 +57,11 @@ def says(finding: GradientFinding) -> str:
     return f"The loss {verb}" if finding.kind == "NAN" and not finding.parameter else verb
 
 
+def since(finding: GradientFinding, words: str = "first in step") -> str:
+    """Give the step at which a rule was first broken, for a sentence; "" for what never happened."""
+    return "" if finding.kind == "UNUSED" else f", {words} {finding.step}"
+
+
 def number(value: Figure | None) -> str:
     """Write a figure inside a sentence."""
     if value is None or isinstance(value, Unavailable):
@@ -69,7 +74,7 @@ def history_view(history: GradientHistory) -> View:
     if not (history.findings or _has_gradients(history)):
         return (Text((_nothing(history),), "headline"), *_notes(history))
     blocks: list[Block] = [Text(_verdict(history), "headline")]
-    blocks += [_advice(one, f", step {one.step}") for one in history.findings]
+    blocks += [_advice(one, since(one, "step")) for one in history.findings]
     blocks += [Text((sentence,)) for sentence in (_course(history),) if sentence]
     blocks += _left_alone(history)
     blocks.append(heat_map(history))
@@ -107,7 +112,8 @@ def _verdict(history: GradientHistory) -> tuple[Span, ...]:
     name: tuple[Span, ...] = (Code(first.parameter), " ") if first.parameter else ()
     more = len(history.findings) - 1
     rest = f" {more} more {'problem' if more == 1 else 'problems'} below." if more else ""
-    return (*name, f"{says(first)}, first in step {first.step} of {n}.{rest}")
+    when = f"{first_seen} of {n}" if (first_seen := since(first)) else f" in {n}"
+    return (*name, f"{says(first)}{when}.{rest}")
 
 
 def _advice(finding: GradientFinding, when: str = "") -> Advice:

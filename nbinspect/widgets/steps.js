@@ -711,7 +711,7 @@ function render({ model, el }) {
     layOut();
     why.textContent = "";
     if (finding.parameter) add(why, "code", "", finding.parameter);
-    why.append(`${finding.parameter ? " " : ""}${finding.says}, first in step ${finding.step}: ${finding.why}`);
+    why.append(`${finding.parameter ? " " : ""}${finding.says}: ${finding.why}`);
     if (finding.mend) add(why, "code", "nbs-mend", finding.mend);
     if (finding.parameter) lineOf(finding.parameter)?.scrollIntoView({ block: "nearest" });
   }

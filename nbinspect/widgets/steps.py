@@ -17,7 +17,7 @@ import traitlets
 from nbinspect.blocks import Unavailable
 from nbinspect.gradients.records import GradientHistory
 from nbinspect.gradients.step_records import Exponents, PackedStep
-from nbinspect.gradients.view import says
+from nbinspect.gradients.view import says, since
 from nbinspect.render.format import printable
 from nbinspect.widgets import page
 
@@ -125,7 +125,7 @@ def _about(history: GradientHistory) -> dict[str, Any]:
         "findings": [
             {
                 "kind": one.kind.lower(),
-                "says": says(one),
+                "says": says(one) + since(one),
                 "parameter": printable(one.parameter),
                 "step": one.step,
                 "why": printable(one.why),

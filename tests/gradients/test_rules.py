@@ -262,6 +262,7 @@ def test_unused_needs_the_whole_run():
     model = Experts()
     report = watch(model, sgd(model), 3)
     assert kinds(report) == ["UNUSED"], "one of four experts was not called in three steps"
+    assert "`model.experts.0.weight` is never reached in 3 steps." in report.text()
     assert report.findings[0].parameter == "model.experts.0.weight"
 
 
