@@ -19,6 +19,7 @@
 #endif
 
 #define BLOCK 1024               /* numbers summed in their own type; the sums of these in double */
+#define LANES 32                 /* numbers that are compared at once */
 #define LEAST 1e-30              /* squares that single precision holds */
 #define MOST 1e38
 #define LONG (1 << 15)           /* numbers; other threads may run while as many are read */
@@ -112,7 +113,11 @@ static int get_rows(Rows *rows, PyObject *const *args, Py_ssize_t n_args, int n_
 
 static double root(const Rows *rows, double squares, const void *x, const void *y, Py_ssize_t n)
 {
-    return is_held(squares) ? sqrt(squares) : EITHER(*rows, careful_norm, squares, x, y, n);
+    if (is_held(squares))
+        return sqrt(squares);
+    if (squares == 0 && EITHER(*rows, is_zero, x, y, n))
+        return 0;
+    return EITHER(*rows, careful_norm, x, y, n);
 }
 
 static PyObject *final(PyObject *self, PyObject *const *args, Py_ssize_t n_args)

@@ -4,26 +4,48 @@
 
 #define END (n - at < BLOCK ? n : at + BLOCK)
 
+/* Widen a range to hold a block, in lanes: compilers keep minima in order, as one may be NaN. */
+static inline void OF_TYPE(widen)(NUMBER *restrict low, NUMBER *restrict high, const NUMBER *x,
+                                  Py_ssize_t n)
+{
+    Py_ssize_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int lane = 0; lane < LANES; lane++) {
+            NUMBER one = x[i + lane];
+            low[lane] = one < low[lane] ? one : low[lane];
+            high[lane] = one > high[lane] ? one : high[lane];
+        }
+    for (; i < n; i++) {
+        low[0] = x[i] < low[0] ? x[i] : low[0];
+        high[0] = x[i] > high[0] ? x[i] : high[0];
+    }
+}
+
 VERSIONS static Figures OF_TYPE(figures)(const NUMBER *x, Py_ssize_t n)
 {
-    Figures own = {0};
-    NUMBER low = INFINITY, high = -INFINITY;
+    Figures own = {.low = INFINITY, .high = -INFINITY};
+    NUMBER low[LANES], high[LANES];
+    for (int lane = 0; lane < LANES; lane++)
+        low[lane] = INFINITY, high[lane] = -INFINITY;
     for (Py_ssize_t at = 0; at < n; at += BLOCK) {
         Py_ssize_t end = END;
         NUMBER squares = 0, sum = 0;
         int used = 0;
-#pragma omp simd reduction(+ : squares, sum, used) reduction(min : low) reduction(max : high)
+#pragma omp simd reduction(+ : squares, sum, used)
         for (Py_ssize_t i = at; i < end; i++) {
             squares += x[i] * x[i];
             sum += x[i];
-            low = x[i] < low ? x[i] : low;
-            high = x[i] > high ? x[i] : high;
             used += x[i] != 0;
         }
+        OF_TYPE(widen)(low, high, x + at, end - at); /* the block is in the nearest cache now */
         own.squares += squares, own.sum += sum, own.n_used += used;
     }
-    own.low = isnan(own.squares) ? NAN : low; /* comparisons pass over NaN, sums do not */
-    own.high = isnan(own.squares) ? NAN : high;
+    for (int lane = 0; lane < LANES; lane++) {
+        own.low = low[lane] < own.low ? low[lane] : own.low;
+        own.high = high[lane] > own.high ? high[lane] : own.high;
+    }
+    if (isnan(own.squares)) /* comparisons pass over NaN, sums do not */
+        own.low = own.high = NAN;
     return own;
 }
 
@@ -115,37 +137,44 @@ static double OF_TYPE(careful_product)(const NUMBER *x, const NUMBER *y, Py_ssiz
     return all;
 }
 
-/* The largest absolute value of x, or of x - y if there is a y; NaN is passed over. */
-VERSIONS static double OF_TYPE(largest)(const NUMBER *x, const NUMBER *y, Py_ssize_t n)
-{
-    NUMBER largest = 0;
-    if (y) {
-#pragma omp simd reduction(max : largest)
-        for (Py_ssize_t i = 0; i < n; i++) {
-            NUMBER size = x[i] < y[i] ? y[i] - x[i] : x[i] - y[i];
-            largest = size > largest ? size : largest;
-        }
-    } else {
-#pragma omp simd reduction(max : largest)
-        for (Py_ssize_t i = 0; i < n; i++) {
-            NUMBER size = x[i] < 0 ? -x[i] : x[i];
-            largest = size > largest ? size : largest;
-        }
-    }
-    return largest;
-}
-
 /* The norm of x, or of x - y if there is a y, where its type cannot hold the squares. */
-static double OF_TYPE(careful_norm)(double squares, const NUMBER *x, const NUMBER *y, Py_ssize_t n)
+static double OF_TYPE(careful_norm)(const NUMBER *x, const NUMBER *y, Py_ssize_t n)
 {
-    double all = 0, largest = isnan(squares) ? squares : OF_TYPE(largest)(x, y, n);
-    if (largest == 0 || !isfinite(largest))
+    double largest = 0, all = 0;
+    for (Py_ssize_t i = 0; i < n; i++) {
+        double size = fabs((double)(NUMBER)(y ? x[i] - y[i] : x[i]));
+        if (isnan(size))
+            return NAN;
+        largest = size > largest ? size : largest;
+    }
+    if (largest == 0 || isinf(largest))
         return largest;
     for (Py_ssize_t i = 0; i < n; i++) {
         double share = (NUMBER)(y ? x[i] - y[i] : x[i]) / largest;
         all += share * share;
     }
     return largest * sqrt(all);
+}
+
+/* Whether all are 0, which is so common that it must not take long. */
+VERSIONS static int OF_TYPE(is_zero)(const NUMBER *x, const NUMBER *y, Py_ssize_t n)
+{
+    for (Py_ssize_t at = 0; at < n; at += BLOCK) {
+        Py_ssize_t end = END;
+        int used = 0;
+        if (y) {
+#pragma omp simd reduction(+ : used)
+            for (Py_ssize_t i = at; i < end; i++)
+                used += x[i] != y[i];
+        } else {
+#pragma omp simd reduction(+ : used)
+            for (Py_ssize_t i = at; i < end; i++)
+                used += x[i] != 0;
+        }
+        if (used)
+            return 0;
+    }
+    return 1;
 }
 
 #undef END
