@@ -46,6 +46,11 @@ VERSIONS static Figures OF_TYPE(figures)(const NUMBER *x, Py_ssize_t n)
     }
     if (isnan(own.squares)) /* comparisons pass over NaN, sums do not */
         own.low = own.high = NAN;
+    if (!isfinite(own.sum) && isfinite(own.low) && isfinite(own.high)) {
+        own.sum = 0; /* a block's was too large for its type */
+        for (Py_ssize_t i = 0; i < n; i++)
+            own.sum += x[i];
+    }
     return own;
 }
 

@@ -217,6 +217,7 @@ def _clipping(look: packed.Look, skipped: bool) -> tuple[Figure, Figure, Clipped
     return written, factor if abs(factor - 1) > SAME else 1.0, way
 
 
+@np.errstate(all="ignore")
 def _way(look: packed.Look, factor: float) -> Clipped:
     """Say how gradients were changed: by one factor, the large ones, or else.
 

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_parameter_registration_hook
+from torch.nn.parameter import is_lazy
 from torch.optim import optimizer as optimizers
 
 from nbinspect import _torch
@@ -30,6 +31,8 @@ class ParameterHooks:
     def attach(self, parameters: Iterable[torch.Tensor]) -> None:
         """Hook those that have no hook yet and can have one."""
         for one in parameters:
+            if is_lazy(one):
+                continue  # until it has a shape
             if one.requires_grad and one.is_leaf and self.get(id(one)) is not one:
                 handle = one.register_post_accumulate_grad_hook(self._arrived)
                 self._handles[id(one)] = (weakref.ref(one), handle)

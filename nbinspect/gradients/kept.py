@@ -50,7 +50,7 @@ class _Earlier:
 
     itself: torch.Tensor | None
     version: int
-    numbers: Numbers
+    address: int
     copied: Numbers | None
     length: float
 
@@ -59,23 +59,24 @@ class _Earlier:
         if self.itself is not None:
             if self._is_intact(self.itself, gradient):
                 self.copied = None
-                return self.numbers
+                return near.numbers(self.itself)
             self.itself = None
         return self.copied if self.copied is not None and _is_like(self.copied, row) else None
 
     def _is_intact(self, old: torch.Tensor, gradient: torch.Tensor) -> bool:
-        if _torch.version(old) != self.version or old.shape != gradient.shape:
+        if (old.shape, old.dtype) != (gradient.shape, gradient.dtype):
             return False
-        place = old.untyped_storage().data_ptr()
-        return place not in (0, gradient.untyped_storage().data_ptr())
+        if (_torch.version(old), old.data_ptr()) != (self.version, self.address):
+            return False
+        return old.untyped_storage().data_ptr() != gradient.untyped_storage().data_ptr()
 
     def keep(self, gradient: torch.Tensor, row: Numbers, length: float) -> None:
         """Put this step's in its place."""
         self.length = length
         if self.itself is not None:
-            self.itself, self.version, self.numbers = gradient, _torch.version(gradient), row
+            self.itself, self.version = gradient, _torch.version(gradient)
+            self.address = gradient.data_ptr()
         else:
-            self.numbers = row[:0]
             self.copied = _like(self.copied, row)
             np.copyto(self.copied, row)
 
@@ -162,9 +163,9 @@ class Kept:
         """Hold a gradient against that of the step before, and give its norm."""
         row, earlier = near.numbers(gradient), self._earlier.get(at)
         if earlier is None:
-            norm, version = self._kernels.norm(row), _torch.version(gradient)
+            norm, known = self._kernels.norm(row), (_torch.version(gradient), gradient.data_ptr())
             # It is not known yet whether the next one will take its place.
-            self._earlier[at] = _Earlier(gradient, version, row, row.copy(), norm)
+            self._earlier[at] = _Earlier(gradient, *known, row.copy(), norm)
             return norm
         then = earlier.now_that(gradient, row)
         if then is None:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from nbinspect import _torch
 from nbinspect.gradients import near, small
@@ -35,8 +36,10 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
     those of this process.
     """
     plain = type(tensor) in PLAIN and tensor.layout is torch.strided and tensor.dtype in FLOATS
-    if plain and not tensor.is_meta:
-        return tensor if tensor.numel() else None
+    if plain and tensor.data_ptr() and not tensor.is_neg():  # nearly always
+        return tensor
+    if is_lazy(tensor):
+        return None
     local = getattr(tensor, "to_local", None)
     tensor = (local() if local is not None else tensor).detach()
     if tensor.layout is torch.sparse_coo:
@@ -45,8 +48,21 @@ def dense(tensor: torch.Tensor) -> torch.Tensor | None:
         tensor = tensor.values()
     if tensor.is_complex():
         tensor = torch.view_as_real(tensor.resolve_conj())
+    tensor = _as_held(tensor)
     readable = tensor.is_floating_point() and not (tensor.is_meta or tensor.is_quantized)
-    return tensor if readable and tensor.numel() and tensor.element_size() > 1 else None
+    if not (readable and tensor.numel() and tensor.element_size() > 1):
+        return None
+    return tensor if not plain or tensor.data_ptr() else None  # else its memory has been let go
+
+
+def _as_held(tensor: torch.Tensor) -> torch.Tensor:
+    """Write out what torch has put off: a minus sign, or zeros without memory."""
+    return tensor.clone() if _torch.is_zero_tensor(tensor) else tensor.resolve_neg()
+
+
+def n_numbers(tensor: torch.Tensor) -> int:
+    """Say how many numbers a tensor has; a complex one has two for each element."""
+    return tensor.numel() * (2 if tensor.is_complex() else 1)
 
 
 @np.errstate(all="ignore")  # Inf and NaN are what is looked for

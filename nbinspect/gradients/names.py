@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from nbinspect import notebook
+from nbinspect.gradients import measure
 from nbinspect.gradients.step_records import ParameterName
 from nbinspect.heapgraph.objects import instance_dict
 from nbinspect.tensors import class_name
@@ -53,6 +55,14 @@ class Names:
         self._n_places = 0
         self.owned: set[int] = set()
 
+    @property
+    def missing(self) -> str:
+        """The module that was to be watched, if there has been none of that name; else ""."""
+        names = (name for known in self._known.values() for name in (known.name, *known.also))
+        prefix = f"{self._prefix}."
+        found = self._prefix is None or any(f"{name}.".startswith(prefix) for name in names)
+        return "" if found else str(self._prefix)
+
     def scan(self) -> list[torch.Tensor]:
         """Name what is there now, and give the parameters that backward could reach.
 
@@ -82,7 +92,7 @@ class Names:
             parts = list(module.named_parameters(remove_duplicate=False))
         except Exception:  # a module of the user's that cannot list its parameters
             return
-        fresh = {id(one) for _, one in parts if self.of(one) is None}
+        fresh = {id(one) for _, one in parts if self.of(one) is None and not is_lazy(one)}
         for path, one in parts:
             if id(one) in fresh:
                 self._add(one, f"{model}.{path}", model)
@@ -138,7 +148,7 @@ class Names:
         known = self._known[id(parameter)]
         return ParameterName(
             known.name,
-            parameter.numel(),
+            measure.n_numbers(parameter),
             tuple(parameter.shape),
             str(parameter.dtype).removeprefix("torch."),
             tuple(known.also),
@@ -155,8 +165,9 @@ class Names:
 
 
 def parameters_of(optimizer: Any) -> list[torch.Tensor]:
-    """List an optimizer's parameters, each once."""
-    found = (one for group in optimizer.param_groups for one in group["params"])
+    """List an optimizer's parameters, each once; but for those that have no shape yet."""
+    all_ = (one for group in optimizer.param_groups for one in group["params"])
+    found = (one for one in all_ if not is_lazy(one))
     return list({id(one): one for one in found}.values())
 
 

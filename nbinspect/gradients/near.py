@@ -6,15 +6,21 @@ none could be compiled, as without a compiler, NumPy takes one pass for each.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from types import ModuleType
-from typing import Protocol
+from typing import Any, Protocol
 
+import numpy as np
 import torch
 
 from nbinspect.gradients import small
 from nbinspect.gradients.numpy_kernels import Numbers, NumpyKernels
 
-TYPES = (torch.float32, torch.float64)
+TYPES: dict[torch.dtype, tuple[Any, Any]] = {
+    torch.float32: (ctypes.c_float, np.float32),
+    torch.float64: (ctypes.c_double, np.float64),
+}
 
 
 def is_near(tensor: torch.Tensor) -> bool:
@@ -28,10 +34,21 @@ def is_small(tensor: torch.Tensor) -> bool:
 
 
 def numbers(tensor: torch.Tensor) -> Numbers:
-    """Look at the elements of a tensor that is near, in a row."""
-    own = tensor.detach() if tensor.requires_grad else tensor
-    row: Numbers = own.numpy().reshape(-1)
+    """Look at the elements of a tensor that is near, in a row, for as long as the tensor is held.
+
+    ``Tensor.numpy`` is not asked: it forbids for ever that the storage be resized.
+    """
+    address, size = tensor.data_ptr(), tensor.numel()
+    if address % tensor.itemsize:  # no kernel may read it there
+        return tensor.detach().clone().view(-1).numpy()
+    number, dtype = TYPES[tensor.dtype]
+    row: Numbers = np.frombuffer(_array_type(number, size).from_address(address), dtype)
     return row
+
+
+@functools.lru_cache(maxsize=4096)  # ctypes itself makes a type anew once it has been collected
+def _array_type(number: Any, size: int) -> Any:
+    return number * size
 
 
 class Kernels(Protocol):

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from nbinspect import _torch
 from nbinspect.blocks import Unavailable
@@ -46,8 +49,9 @@ def gradtable(model: nn.Module | None = None, *, rules: Rules | None = None) -> 
     named: dict[int, tuple[torch.Tensor, list[str]]] = {}
     owner: dict[int, str] = {}
     for prefix, one in models:
-        for path, parameter in one.named_parameters(remove_duplicate=False):
-            if owner.setdefault(id(parameter), prefix) == prefix:
+        parts: list[tuple[str, Any]] = list(one.named_parameters(remove_duplicate=False))
+        for path, parameter in parts:
+            if not is_lazy(parameter) and owner.setdefault(id(parameter), prefix) == prefix:
                 entry = named.setdefault(id(parameter), (parameter, []))
                 entry[1].append(f"{prefix}.{path}")
     with _torch.aside():
@@ -90,7 +94,7 @@ def _row(
         bad = norm - norm != 0
         n_nan, n_inf = measure.count_bad(gradient) if bad else (0, 0)
         norm = measure.wide_norm(gradient) if bad and not (n_nan or n_inf) else norm
-    n = parameter.numel()
+    n = measure.n_numbers(parameter)
     mean = None if total is None else total / n
     return TableRow(
         name=names[0],
@@ -130,7 +134,8 @@ def _findings(
     for at, n in enumerate(chosen):
         row = rows[n]
         if row.grad_norm is not None:
-            table[at]["norm"], table[at]["zeros"] = row.grad_norm, row.zero_share or 0.0
+            table[at]["norm"] = packed.held(np.float64(row.grad_norm))
+            table[at]["zeros"] = packed.share(np.float64(row.zero_share or 0.0))
             table[at]["flags"] = packed.HAS_GRADIENT | packed.REACHED | packed.HAS_ZEROS
         table[at]["rank"] = min(len(chosen) - at, 65535)
     about = [

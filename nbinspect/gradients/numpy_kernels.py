@@ -46,6 +46,8 @@ class NumpyKernels:
             low = low if low <= lowest or math.isnan(low) else lowest  # once NaN, always NaN
             high = high if high >= highest or math.isnan(high) else highest
             n_used += self._count_used(part)
+        if not math.isfinite(total) and math.isfinite(low) and math.isfinite(high):
+            total = float(gradient.sum(dtype=np.float64))
         return _root(squares, gradient), total, low, high, float(n_used)
 
     def nonzeros(self, gradient: Numbers, /) -> float:
@@ -128,9 +130,12 @@ def _sum(row: Numbers) -> float:
 
 
 def _root(squares: float, row: Numbers) -> float:
-    """Give the norm; anew in double precision where single cannot hold the squares."""
+    """Give the norm; anew in parts of the largest where the type cannot hold the squares."""
     if LEAST < squares < MOST:
         return math.sqrt(squares)
-    if squares == 0 and not row.any():
-        return 0.0
-    return float(torch.linalg.vector_norm(torch.from_numpy(row), dtype=torch.float64))
+    if math.isnan(squares):
+        return squares
+    largest = float(np.abs(row).max(initial=0))
+    if largest == 0 or math.isinf(largest):
+        return largest
+    return largest * float(np.linalg.norm(row.astype(np.float64) / largest))

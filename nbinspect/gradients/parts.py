@@ -112,17 +112,17 @@ def _pack(figures: Sequence[Figures]) -> Any:
     flags[:, live] |= packed.HAS_GRADIENT
     flags[:, live[known]] |= packed.BEFORE_CLIP
     with np.errstate(all="ignore"):
-        rows["norm"][:, live] = columns["norm"] / divisor
-        rows["mean"][:, live] = columns["sum"] / divisor / sizes
+        rows["norm"][:, live] = packed.held(columns["norm"] / divisor)
+        rows["mean"][:, live] = packed.held(columns["sum"] / divisor / sizes)
         highest = np.maximum(np.abs(columns["low"]), np.abs(columns["high"]))
-        rows["max_abs"][:, live] = highest / divisor
+        rows["max_abs"][:, live] = packed.held(highest / divisor)
         if "written" in columns:
-            rows["written"][:, live] = columns["written"] / scales[:, 1:]
-            rows["weight"][:, live] = columns["weight"]
-            rows["zeros"][:, live] = 1 - columns["nonzero"] / sizes
+            rows["written"][:, live] = packed.held(columns["written"] / scales[:, 1:])
+            rows["weight"][:, live] = packed.held(columns["weight"])
+            rows["zeros"][:, live] = packed.share(1 - columns["nonzero"] / sizes)
             flags[:, live] |= packed.HAS_WRITTEN | packed.HAS_WEIGHT | packed.HAS_ZEROS
         if "update" in columns:
-            rows["update"][:, live] = columns["update"]
+            rows["update"][:, live] = packed.held(columns["update"])
             flags[:, live] |= packed.HAS_UPDATE
     cosines = [(n, *one) for n, each in enumerate(figures) for one in each.cosines]
     if cosines:

@@ -10,6 +10,8 @@ import numpy as np
 
 Rows = np.ndarray[Any, np.dtype[np.void]]
 Marks = np.ndarray[Any, np.dtype[np.bool_]]
+LARGEST = float(np.finfo(np.float32).max)
+NEARLY_ALL = float(np.nextafter(np.float16(1), np.float16(0)))
 Floats = np.ndarray[Any, np.dtype[np.float64]]
 
 ROW = np.dtype(
@@ -66,6 +68,16 @@ def total(norms: Sequence[float] | np.ndarray[Any, Any]) -> float:
     values = np.asarray(norms, np.float64)
     with np.errstate(over="ignore", invalid="ignore"):
         return float(np.sqrt(np.square(values).sum()))
+
+
+def held(values: Floats | np.float64) -> Floats:
+    """Keep finite what is: single precision has nothing above `LARGEST`, and would say Inf."""
+    return np.where(np.isfinite(values), np.clip(values, -LARGEST, LARGEST), values)
+
+
+def share(values: Floats | np.float64) -> Floats:
+    """Keep apart from 1 what is less: half precision would round it up."""
+    return np.where(values < 1, np.minimum(values, NEARLY_ALL), values)
 
 
 @dataclass(slots=True)

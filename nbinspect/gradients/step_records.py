@@ -41,8 +41,8 @@ class ParameterGradient:
         name: the parameter.
         grad_norm: its gradient's norm as backward left it: unscaled, before clipping.
         max_abs: its largest absolute value, then too.
-        mean: the mean of its elements, then too.
-        std: their standard deviation, then too.
+        mean: the mean of its elements, then too; of a complex one of all real and imaginary parts.
+        std: their standard deviation, then too, right to a thousandth of their root mean square.
         zero_share: the share of its elements that are exactly 0, as the optimizer got it.
         n_nan: how many are NaN, None if that was not counted.
         n_inf: how many are infinite, None if that was not counted.

@@ -7,6 +7,7 @@ share one step, and optimizers that take turns have steps of their own.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import sys
 import threading
@@ -97,10 +98,18 @@ class Stepping(Guarded):
             self._close()
             if not self.n_steps:
                 self._flush()
-            if n_dropped := self._heard.n_dropped + self._heard.so_far.n_backward:
-                self._note(f"{n_dropped} backward passes were followed by no step.")
+            n_dropped = self._heard.n_dropped + self._heard.so_far.n_backward
+            if n_dropped and not self.is_broken:
+                passes = (
+                    "One backward pass was"
+                    if n_dropped == 1
+                    else f"{n_dropped} backward passes were"
+                )
+                self._note(f"{passes} followed by no step.")
             self._builder.health.left = self._left_behind()
             self._look_beside()
+            if missing := self._names.missing:
+                self._note(f"No module is called `{missing}`, so nothing was watched.")
             self._tell_samples()
         finally:
             self._ended = True
@@ -140,6 +149,8 @@ class Stepping(Guarded):
         else:
             self.is_broken = True
             self._let_go()
+            with contextlib.suppress(Exception):
+                self._builder.settle()  # what was measured before stays
             said = " ".join(str(error).split())[:200]
             note = f"Nothing was measured from step {self.n_steps} on, by an error of nbinspect's own: {kind}: {said}"
         self._note(note)

@@ -96,7 +96,7 @@ def _has_gradients(history: GradientHistory) -> bool:
 def _nothing(history: GradientHistory) -> str:
     if history.packed:
         n = "one step" if history.n_steps == 1 else f"{count(history.n_steps)} steps"
-        return f"The optimizer made {n}, and no parameter had a gradient."
+        return f"The optimizer made {n}, and no parameter that was watched had a gradient."
     if history.n_steps:
         return f"None of {history.n_steps} steps was read."
     return "No backward pass reached a parameter, so there are no gradients to show."

@@ -50,7 +50,7 @@ def gradwatch(
     step takes 31 bytes a parameter. Results are bit-identical.
     **Blind to**: gradients that never reach `.grad` (``torch.autograd.grad``), gradients clipped
     during backward by the user's own hooks, scalers other than torch's own, and other processes'
-    parts of a sharded gradient. A loop that writes by itself has a step for each backward pass. A
+    parts of a sharded gradient; whose loss is whose where threads train at once. A loop that writes by itself has a step for each backward pass. A
     model that is made in the cell without ``nn.Module`` is seen after clipping in its first step.
     **Source**: ``torch.Tensor.register_post_accumulate_grad_hook``,
     ``torch.optim.optimizer.register_optimizer_step_pre_hook`` and ``..._post_hook``,

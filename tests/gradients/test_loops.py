@@ -450,8 +450,15 @@ def test_steps_without_any_gradient_are_not_called_healthy():
         for _ in range(3):
             optimizer.step()
     text = w.report.text()
-    assert "The optimizer made 3 steps, and no parameter had a gradient." in text
+    assert "The optimizer made 3 steps, and no parameter that was watched had a gradient." in text
     assert "healthy" not in text
+
+
+def test_a_module_that_is_not_there_is_told():
+    model = mlp()
+    with gradwatch(model="nope") as w:
+        train(model, torch.optim.SGD(model.parameters(), lr=0.1), 2)
+    assert w.report.notes == ("No module is called `nope`, so nothing was watched.",)
 
 
 class Sharpness(torch.optim.Optimizer):
