@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import weakref
 from collections.abc import Callable, Iterator
@@ -107,3 +108,29 @@ def test_a_function_that_was_imported_while_it_was_wrapped_is_the_plain_one_agai
     assert module.double is original
     assert kept(3) == 6
     assert left() is None
+
+
+def test_a_wrapper_of_somebody_elses_stays_where_it_is():
+    class Owner:
+        def method(self):
+            return "original"
+
+    ours, later = ExitStack(), ExitStack()
+    wrap(ours, Owner, "method", lambda original, args, kwargs: original(*args, **kwargs) + " ours")
+
+    below = Owner.method
+
+    @functools.wraps(below)
+    def foreign(self):
+        return below(self) + " foreign"
+
+    Owner.method = foreign
+    wrap(
+        later, Owner, "method", lambda original, args, kwargs: original(*args, **kwargs) + " later"
+    )
+    assert Owner().method() == "original ours foreign later"
+    ours.close()
+    assert Owner().method() == "original foreign later"
+    later.close()
+    assert Owner.method is foreign
+    assert Owner().method() == "original foreign"

@@ -105,9 +105,8 @@ def _nothing(history: GradientHistory) -> str:
 def _verdict(history: GradientHistory) -> tuple[Span, ...]:
     n = f"{count(history.n_steps)} {'step' if history.n_steps == 1 else 'steps'}"
     if not history.findings:
-        return (
-            f"Gradients look healthy in {'the one step' if history.n_steps == 1 else f'all {n}'}.",
-        )
+        which = {1: "the one step", 2: "both steps"}.get(history.n_steps, f"all {n}")
+        return (f"Gradients look healthy in {which}.",)
     first = history.findings[0]
     name: tuple[Span, ...] = (Code(first.parameter), " ") if first.parameter else ()
     more = len(history.findings) - 1
@@ -383,9 +382,10 @@ def _table_verdict(table: GradientTable) -> tuple[Span, ...]:
     if not rows:
         return ("There is no model with parameters among the notebook's variables.",)
     n_with = sum(one.grad_norm is not None for one in rows)
-    of = f"{count(n_with)} of {count(len(rows))} parameters have a gradient"
     if not n_with:
         return (f"None of {count(len(rows))} parameters has a gradient.",)
+    of = f"{count(n_with)} of {count(len(rows))} parameters have a gradient"
+    of = of if len(rows) > 1 else "The one parameter has a gradient"
     bad = sum(bool(one.n_nan or one.n_inf) for one in rows)
     words = f"; {count(bad)} with NaN or Inf" if bad else ""
     return (f"{of}; their norm is {number(table.grad_norm)}{words}.",)

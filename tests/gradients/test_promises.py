@@ -209,6 +209,16 @@ def test_watches_nest():
     assert [s.grad_norm for s in outer.report.steps] == [s.grad_norm for s in inner.report.steps]
 
 
+@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 0, 2), (1, 2, 0)])
+def test_watches_that_close_in_any_order_leave_no_wrapper(order):
+    original, watches = torch.amp.GradScaler.step, [gradwatch() for _ in range(3)]
+    for one in watches:
+        one.__enter__()
+    for at in order:
+        watches[at].__exit__(None, None, None)
+    assert torch.amp.GradScaler.step is original
+
+
 def test_odd_modules_and_tensors():
     class Odd(nn.Module):
         def named_parameters(self, *args, **kwargs):
