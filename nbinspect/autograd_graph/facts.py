@@ -151,6 +151,7 @@ def _modules(walked: Walked, names: Names, made: Sequence[Origin | None]) -> lis
         owners,
         names.types,
         names.containers,
+        names.known,
     )
     inferred = infer_modules(about)
     return [

@@ -2,16 +2,21 @@
 
 A node that takes a module's parameter is that module's. What lies between two such nodes belongs to
 the innermost module that holds both; a container that runs nothing of its own (Sequential,
-ModuleList) passes it to the part that ran last. The last part of a container is given the same tail
-as its equals, since what follows it is not in the container.
+ModuleList) passes it to the part that ran last, or to a part without parameters that comes after
+that, but to none of torch's own modules that makes no such operation: that ran outside of the
+container. The last part of a container is given the same tail as its equals, since what follows it
+is not in the container.
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+
+from nbinspect.autograd_graph.operations import CAST, LAST, OPENING, Operations, word
 
 ONE_TO_ONE = {
     "ExpandBackward0",
@@ -39,6 +44,7 @@ class Surroundings:
         owners: modules by the place of a parameter's leaf; several for tied weights.
         types: class name by module fqn.
         containers: fqns of modules that run nothing of their own.
+        known: what modules of torch's own can make, by fqn.
     """
 
     names: Sequence[str]
@@ -46,6 +52,7 @@ class Surroundings:
     owners: dict[int, list[str]]
     types: dict[str, str]
     containers: set[str] = field(default_factory=set)
+    known: dict[str, Operations] = field(default_factory=dict)
     _parts: dict[str, list[str]] = field(default_factory=lambda: defaultdict(list))
 
     def parts(self, container: str) -> list[str]:
@@ -55,29 +62,32 @@ class Surroundings:
                 self._parts[name.rpartition(".")[0]].append(name)
         return self._parts[container]
 
+    def can(self, module: str, operation: str) -> bool:
+        """Say whether a module may have made an operation; one that is not known may make any."""
+        known = self.known.get(module)
+        return known is None or operation in known.words
+
+    def around(self, module: str) -> str:
+        """Give the innermost module around one that runs something of its own, "" for none."""
+        module = module.rpartition(".")[0]
+        while module in self.containers:
+            module = module.rpartition(".")[0]
+        return module
+
 
 def infer_modules(about: Surroundings) -> list[str]:
     """Give a module's fqn for each node, "" where there is none.
 
-    Cost: linear.
-    Blind to: modules without parameters, and operations before a block's first parameter.
+    Cost: linear, times the number of modules without parameters in a row.
+    Blind to: operations before a block's first parameter.
     """
-    found = _direct(about)
-    known = [n for n, module in enumerate(found) if module is not None]
-    if not known:
-        return [""] * len(about.names)
-    direct = list(found)
-    before: int | None = None
-    after = iter(known)
-    upcoming = next(after, None)
-    for n, module in enumerate(direct):
-        if module is not None:
-            before, upcoming = n, next(after, None)
-            continue
-        last = direct[before] if before is not None else None
-        following = direct[upcoming] if upcoming is not None else None
-        found[n] = _between(about, n, (last, following), found[n - 1] if n else None)
-    modules = [module or "" for module in found]
+    direct = _direct(about)
+    modules = [module or "" for module in direct]
+    known = [n for n, module in enumerate(direct) if module is not None]
+    for before, upcoming in itertools.pairwise(known):  # before and after all modules is none
+        gap = range(before + 1, upcoming)
+        for n, module in zip(gap, _between(about, gap, direct), strict=True):
+            modules[n] = module
     _give_tails(modules, direct, about)
     _end_last_call(modules, direct, about)
     return modules
@@ -112,45 +122,156 @@ def _owner(about: Surroundings, leaf: int, uses: dict[int, int]) -> str:
     return owners[min(use, len(owners) - 1)]
 
 
-def _between(
-    about: Surroundings, node: int, around: tuple[str | None, str | None], previous: str | None
-) -> str | None:
-    """Give the module of a node that is between two that take parameters."""
-    last, following = around
-    if last is None or following is None:  # before and after all modules
-        return None
+def _between(about: Surroundings, gap: range, direct: Sequence[str | None]) -> list[str]:
+    """Give the modules of the nodes that are between two that take parameters."""
+    if not gap:
+        return []
+    last, following = direct[gap.start - 1] or "", direct[gap.stop] or ""
     common = shared_prefix(last, following)
-    while common in about.containers and common != last:
-        part = f"{common}.{last[len(common) + 1 :].partition('.')[0]}"
-        skipped = _skipped(about, common, part, following)
-        if skipped:
-            return _one_of(skipped, about, node, previous)
-        common = part
-        if common == last:
-            break
-    return common or None
+    outside = common
+    if common in about.known or common in about.containers:
+        outside = about.around(common)
+    if common in about.known and common.rpartition(".")[0] in about.containers:
+        common = common.rpartition(".")[0]
+    parts = _in_a_row(about, common, last, following)
+    given = _shared_out(about, [word(about.names[n]) for n in gap], parts, following)
+    return [outside if part is None else part for part in given]
 
 
-def _one_of(skipped: list[str], about: Surroundings, node: int, previous: str | None) -> str:
-    """Choose among parts without parameters: by the operation's name, else in their order."""
-    if previous in skipped:
-        at = skipped.index(previous)
-        is_over = _stem(about.types[previous]) in about.names[node - 1].lower()
-        skipped = skipped[at + is_over :] or [previous]
-    name = about.names[node].lower()
-    return next((one for one in skipped if _stem(about.types[one]) in name), skipped[0])
+def _in_a_row(about: Surroundings, common: str, last: str, following: str) -> list[str]:
+    """Give the modules that may have run from one with parameters to another, in their order."""
+    row: list[str] = []
+    part = common
+    while part in about.containers and part != last:
+        inner = _part_towards(part, last)
+        row = [*_skipped(about, part, inner, following), *row]
+        part = inner
+    led = _led_to(about, common, following) if common in about.containers else []
+    return [part, *row, *led]
+
+
+def _part_towards(container: str, module: str) -> str:
+    """Give the part of a container that a module is or is in."""
+    return f"{container}.{module[len(container) + 1 :].partition('.')[0]}"
 
 
 def _skipped(about: Surroundings, container: str, part: str, following: str) -> list[str]:
-    """Give the parts of a container after one, up to the next that has parameters."""
+    """Give what runs in a container after one part, up to the next that has parameters."""
     parts = about.parts(container)
     if part not in parts:
         return []
     rest = parts[parts.index(part) + 1 :]
-    if not following.startswith(f"{container}."):
-        return rest
-    after = f"{container}.{following[len(container) + 1 :].partition('.')[0]}"
-    return rest[: rest.index(after)] if after in rest else []
+    after = _part_towards(container, following) if following.startswith(f"{container}.") else ""
+    if after in rest:
+        rest = rest[: rest.index(after)]
+    return _unpacked(about, rest)
+
+
+def _led_to(about: Surroundings, container: str, following: str) -> list[str]:
+    """Give what runs first in containers in a container before a module in them, and that one."""
+    found: list[str] = []
+    part = _part_towards(container, following)
+    while part in about.containers and part != following:
+        inner = _part_towards(part, following)
+        parts = about.parts(part)
+        found += _unpacked(about, parts[: parts.index(inner)] if inner in parts else [])
+        part = inner
+    return [*found, part] if part in about.known else found
+
+
+def _unpacked(about: Surroundings, parts: Sequence[str]) -> list[str]:
+    """Put what is in a container in its place."""
+    found: list[str] = []
+    todo = [*reversed(parts)]
+    while todo:
+        part = todo.pop()
+        if part in about.containers:
+            todo += reversed(about.parts(part))
+        else:
+            found.append(part)
+    return found
+
+
+def _shared_out(
+    about: Surroundings, operations: list[str], parts: list[str], following: str
+) -> list[str | None]:
+    """Share out operations among parts that run in this order, so that most parts have some.
+
+    Args:
+        about: what is known of the parts.
+        operations: in the order in which they ran; a cast is of whoever takes it.
+        parts: the first, and the last if it is `following`, need none of them.
+        following: takes what comes of the operations.
+
+    Returns:
+        A part for each operation, None where no part can have made it.
+    """
+    # By the part that had the one before: how good the best choice for all that follow is.
+    best = [(0, 0)] * len(parts)
+    choices: list[list[int | None]] = []
+    needy = [n > 0 and part != following for n, part in enumerate(parts)]
+    for operation in reversed(operations):
+        if operation != CAST:
+            fits = _fits(about, operation, parts)
+            options = [_options(fits, needy, at, best) for at in range(len(parts))]
+            chosen = [max(some, key=lambda one: one[:2]) for some in options]
+            best = [score for score, _, _ in chosen]
+            choices.append([part for _, _, part in chosen])
+    at, given = 0, list[str | None]()
+    for choice in reversed(choices):
+        part = choice[at]
+        given.append(None if part is None else parts[part])
+        at = at if part is None else part
+    is_open = parts[-1] == following or parts[-1] not in about.known
+    return _with_casts(operations, given, parts[-1] if is_open else None)
+
+
+@dataclass(slots=True)
+class _Fit:
+    """How well an operation fits a part."""
+
+    can: bool
+    can_again: bool
+    is_alike: bool
+    is_opening: bool
+
+
+def _fits(about: Surroundings, operation: str, parts: list[str]) -> list[_Fit]:
+    found = []
+    for n, part in enumerate(parts):
+        can, known = about.can(part, operation), about.known.get(part)
+        can = can and (n > 0 or known is None or operation in LAST)
+        is_alike = _stem(about.types.get(part, "")) in operation.lower()
+        can_again = can and not (known and known.is_one)
+        found.append(_Fit(can, can_again, is_alike, operation == OPENING))
+    return found
+
+
+def _options(
+    fits: list[_Fit], needy: list[bool], at: int, best: list[tuple[int, int]]
+) -> Iterator[tuple[tuple[int, int], int, int | None]]:
+    """Yield (score, rank among equals, part) for an operation, if part `at` had the one before."""
+    yield best[at], -2 * len(fits), None
+    for part in range(at, len(fits)):
+        fit = fits[part]
+        if fit.can_again or (fit.can and part > at):
+            later, named = best[part]
+            gained = (part > at and needy[part]) + (fit.is_alike and needy[part])
+            is_late = fit.is_opening and part == at
+            yield (later + gained, named + 1), -part - is_late * len(fits), part
+
+
+def _with_casts(
+    operations: list[str], given: list[str | None], last: str | None
+) -> list[str | None]:
+    """Put casts back in, each to who takes it."""
+    found: list[str | None] = []
+    taker = last
+    for operation in reversed(operations):
+        if operation != CAST:
+            taker = given.pop()
+        found.append(taker)
+    return found[::-1]
 
 
 def _stem(type_name: str) -> str:
@@ -187,7 +308,8 @@ def _end_last_call(modules: list[str], direct: list[str | None], about: Surround
     longest: dict[str, list[str]] = {}
     for module, following, gap in gaps:
         if following == module:
-            names = [about.names[n] for n in gap]
+            n_own = next((k for k, n in enumerate(gap) if modules[n] != module), len(gap))
+            names = [about.names[n] for n in gap[:n_own]]
             longest[module] = max(longest.get(module, []), names, key=len)
     for module, following, gap in gaps:
         wanted = longest.get(module, [])

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from nbinspect import _torch, notebook
+from nbinspect.autograd_graph.operations import Operations, operations_of
 from nbinspect.heapgraph.objects import own_dict
 from nbinspect.tensors import class_name, is_tensor, storage_key
 
@@ -31,6 +32,7 @@ class Names:
         modules: fqn by the id of a module.
         types: class name by module fqn.
         containers: fqns of modules that only hold others.
+        known: what modules of torch's own can make, by fqn.
         parameters: for each outermost module its parameters by fqn.
         buffers: the buffers of all of them by fqn.
         trained: for each optimizer the ids of what it trains.
@@ -46,6 +48,7 @@ class Names:
     modules: dict[int, str] = field(default_factory=dict)
     types: dict[str, str] = field(default_factory=dict)
     containers: set[str] = field(default_factory=set)
+    known: dict[str, Operations] = field(default_factory=dict)
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     buffers: dict[str, Any] = field(default_factory=dict)
     trained: list[set[int]] = field(default_factory=list)
@@ -166,6 +169,9 @@ def _name_module(names: Names, top: Any, prefix: str) -> str:
         label = f"{prefix}.{path}" if path else prefix
         names.modules.setdefault(id(module), label)
         names.types[label] = class_name(type(module))
+        known = operations_of(module)
+        if known is not None:
+            names.known[label] = known
         if type(module).forward in {kind.forward for kind in CONTAINERS}:
             names.containers.add(label)
         for place in ("_parameters", "_buffers"):
