@@ -18,15 +18,16 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
     if not question.walked.complete or question.hides_inside:
         return
     reached = {id(node.variable) for node in question.walked.nodes if is_leaf(node)}
-    is_watched = question.is_watched
+    is_watched, is_given = question.is_watched, _is_given(question)
     missing = {
         name: tensor
         for owned in question.names.parameters.values()
         for name, tensor in owned.items()
-        if tensor.requires_grad and id(tensor) not in reached
+        if tensor.requires_grad and id(tensor) not in reached and tensor is not question.tensor
     }
-    if not missing and not question.walked.nodes and not is_watched:
+    if (is_given or not missing) and not question.walked.nodes and not is_watched:
         yield _no_graph(question)
+        return
     by_cut: dict[Cut | None, list[str]] = defaultdict(list)
     cuts = Cuts(question.seen, question.tensor) if missing and is_watched else None
     for name, tensor in missing.items():
@@ -36,6 +37,8 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
             finding = _unreached_because(question, names, cut, is_watched=True)
             meant = all(_is_left_alone(question, name, missing[name], reached) for name in names)
             yield _meant(finding, question.name) if meant else finding
+            continue
+        if is_given:
             continue
         parts = [name for name in names if _is_part(question, name, reached)]
         if parts:
@@ -48,6 +51,12 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
         if together:
             finding = _unreached_because(question, together, cut, is_watched=is_watched)
             yield _trained_together(finding, many=len(together) > 1)
+
+
+def _is_given(question: Question) -> bool:
+    """Say whether a tensor is a leaf, trained or frozen: no operation has to lead to it."""
+    is_owned = id(question.tensor) in question.names.owners
+    return not question.walked.nodes and (question.tensor.requires_grad or is_owned)
 
 
 def _is_part(question: Question, name: str, reached: set[int]) -> bool:
@@ -84,15 +93,16 @@ def _is_left_alone(question: Question, name: str, parameter: Any, reached: set[i
 
 def _meant(finding: GraphFinding, name: str) -> GraphFinding:
     """Take the edge off a cut that is most likely meant."""
+    them = "them" if len(finding.names) > 1 else "it"
     sentence = (
-        f"{finding.sentence} No optimizer that trains what `{name}` reaches trains them, so this may be "
-        "meant."
+        f"{finding.sentence} No optimizer that trains what `{name}` reaches trains {them}, so this may "
+        "be meant."
     )
     return dataclasses.replace(finding, sentence=sentence, is_fault=False)
 
 
 def _no_graph(question: Question) -> GraphFinding:
-    if question.tensor.requires_grad:
+    if _is_given(question):
         sentence = f"`{question.name}` is a leaf: nothing was computed to make it."
         return GraphFinding("UNREACHED", sentence, names=(question.name,), is_fault=False)
     sentence = (
@@ -117,8 +127,9 @@ def _unreached_because(
         sentence += " No operation of the watched cell used "
         sentence += "them." if len(names) > 1 else "it."
         return GraphFinding("UNREACHED", sentence, "", tuple(names))
+    they, were = ("They get", "they were") if len(names) > 1 else ("It gets", "it was")
     sentence += (
-        f" They get no gradient from it. Run the forward under `{WATCH_IT}` to see whether they were "
+        f" {they} no gradient from it. Run the forward under `{WATCH_IT}` to see whether {were} "
         "not used or where the path was cut."
     )
     return GraphFinding("UNREACHED", sentence, WATCH_IT, tuple(names))

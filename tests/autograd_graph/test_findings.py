@@ -391,3 +391,46 @@ def test_a_loss_from_before_the_optimizers_step_is_to_be_made_anew():
     assert "Change a copy" not in finding.sentence
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         old.backward()
+
+
+LEAVES = {
+    "a weight": lambda model: model.encoder.weight,
+    "a frozen weight": lambda model: model.encoder.bias.requires_grad_(False),
+    "a buffer": lambda model: model.norm.running_mean,
+    "an input": lambda model: torch.ones(2, 4, requires_grad=True),
+}
+
+
+@pytest.mark.parametrize("watched", [False, True])
+@pytest.mark.parametrize("name", LEAVES)
+def test_a_leaf_was_computed_from_nothing_and_reaches_nothing(name, watched):
+    with nbinspect.graphwatch() if watched else contextlib.nullcontext():
+        model = Model()
+        model.norm = nn.BatchNorm1d(4)
+        leaf = LEAVES[name](model)
+        loss = model(torch.ones(2, 4)).mean()
+    report = nbinspect.autograd(leaf)
+    assert kinds(report) == set()
+    assert not any("does not reach" in one.sentence for one in report.findings)
+    del loss
+
+
+@pytest.mark.parametrize("spares", [1, 2])
+def test_one_and_several_parameters_that_are_not_reached(spares):
+    model = Model()
+    for n in range(spares):
+        setattr(model, f"spare{n}", nn.Parameter(torch.ones(3)))
+    (finding,) = found(nbinspect.autograd(model(torch.ones(2, 4)).mean()), "UNREACHED")
+    wanted = ("It gets no", "it was not used") if spares == 1 else ("They get no", "they were not")
+    assert all(words in finding.sentence for words in wanted)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+def test_one_and_several_parameters_that_are_cut_off_on_purpose(bias):
+    teacher, student, x = nn.Linear(4, 1, bias=bias), Model(), torch.randn(8, 4)
+    optimizer = torch.optim.SGD(student.parameters(), lr=0.1)
+    with nbinspect.graphwatch():
+        loss = (student(x) - teacher(x).detach()).square().mean()
+    (cut,) = found(nbinspect.autograd(loss), "CUT")
+    assert f"trains {'them' if bias else 'it'}, so this may be meant" in cut.sentence
+    del optimizer
