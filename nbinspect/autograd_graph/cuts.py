@@ -14,6 +14,7 @@ from nbinspect.autograd_graph.mends import (
     is_written,
     kept_in_torch,
     sets_an_item,
+    sets_to_itself,
     takes_a_number,
     without,
 )
@@ -185,7 +186,14 @@ def _left(seen: Watched, there: int, here: int) -> Cut:
     mend = kept_in_torch(line.text, piece)
     if not mend and (takes_a_number(back.op) or sets_an_item(line.text)):
         mend = without(line.text, piece, ".item()")
-    return Cut(why, mend, line)
+    return Cut(why, _mended(line, mend), line)
+
+
+def _mended(line: SourceLine | None, mend: str) -> str:
+    """Say to delete a line that would do nothing more once it is mended."""
+    if line is not None and sets_to_itself(mend):
+        return f"# delete {line.label}: {line.text}"
+    return mend
 
 
 def _described(seen: Watched, event: Event) -> Cut:
@@ -198,7 +206,7 @@ def _described(seen: Watched, event: Event) -> Cut:
         return _without_gradients(seen, event)
     if event.op == "aten::detach":
         ending = ".data" if piece.endswith(".data") else ".detach()"
-        return Cut(f"{what} cuts it off", without(text, piece, ending), line)
+        return Cut(f"{what} cuts it off", _mended(line, without(text, piece, ending)), line)
     if event.is_number:
         return Cut(f"{what} makes integers of it, which have no gradient", "", line)
     return Cut(f"{what} ({event.op}) gives no gradient", "", line)

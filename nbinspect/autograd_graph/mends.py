@@ -34,6 +34,22 @@ def without(text: str, piece: str, ending: str) -> str:
     return text.replace(piece, piece.removesuffix(ending), 1)
 
 
+def sets_to_itself(text: str) -> bool:
+    """Say whether a line does nothing but give a name what it has already: ``h = h``."""
+    statement = _only_statement(text)
+    targets: list[ast.expr] = []
+    if isinstance(statement, ast.Assign):
+        targets = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    value = getattr(statement, "value", None)
+    if not targets or value is None:
+        return False
+    if _ends(value) == "requires_grad_":
+        value = value.func.value
+    return all(ast.unparse(one) == ast.unparse(value) for one in targets)
+
+
 def _only_statement(text: str) -> ast.stmt | None:
     try:
         body = ast.parse(text).body

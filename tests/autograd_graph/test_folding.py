@@ -12,7 +12,7 @@ import nbinspect
 from nbinspect.autograd_graph.folding import Folding
 from nbinspect.autograd_graph.groups import Group
 from nbinspect.autograd_graph.inference import Surroundings, infer_modules
-from nbinspect.autograd_graph.mends import enclosing_no_grad, out_of_place, without
+from nbinspect.autograd_graph.mends import enclosing_no_grad, out_of_place, sets_to_itself, without
 from nbinspect.autograd_graph.records import (
     AutogradEdge,
     AutogradNode,
@@ -157,6 +157,28 @@ def test_without_and_enclosing():
     assert enclosing_no_grad(source, 5) is None
     assert enclosing_no_grad("@torch.inference_mode()\ndef f():\n    return 1\n", 3) == 1
     assert enclosing_no_grad("not python at all", 1) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "is_idle"),
+    [
+        ("h = h", True),
+        ("self.h = self.h", True),
+        ("h[0] = h[0]", True),
+        ("h, c = (h, c)", True),
+        ("h: Tensor = h", True),
+        ("h = h.requires_grad_()", True),
+        ("h = g", False),
+        ("a = h = h", False),
+        ("h = h * 1", False),
+        ("h", False),
+        ("h: Tensor", False),
+        ("h = (", False),
+        ("", False),
+    ],
+)
+def test_a_line_that_gives_a_name_what_it_has(text, is_idle):
+    assert sets_to_itself(text) == is_idle
 
 
 def test_inference_gives_what_is_between_to_who_holds_both():
