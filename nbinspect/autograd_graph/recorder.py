@@ -75,6 +75,9 @@ class Recorder:
             return
         name = _torch.op_name(func)
         if name == "aten::ones_like" and _is_backwards(sys._getframe(2)):
+            user = notebook.user_frame(sys._getframe(2))
+            place = -1 if user is None else self._place(user)
+            self.seen.roots.append((weakref.ref(args[0]), place))
             self.seen.backwards.append(_torch.next_sequence_number() or 0)
             self._on_backward(args[0])
             return

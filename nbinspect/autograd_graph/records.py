@@ -121,7 +121,7 @@ class GraphFinding:
 
     Attributes:
         kind: UNREACHED, CUT, MODIFIED, JOINED, LEAF_MADE_WITHOUT_GRAD, LEAF_IS_COPY, BAD_GRADIENT,
-            UNTRAINED, REUSED.
+            UNTRAINED, REUSED, TWICE (a second backward through what a first has released).
         sentence: what is wrong and why; names stand between backticks.
         code: the line that mends it, "" if there is none.
         names: what it is about: parameters, variables.

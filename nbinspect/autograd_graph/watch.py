@@ -6,6 +6,7 @@ import dataclasses
 import weakref
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
+from types import TracebackType
 from typing import Any, Self
 
 from torch.optim.optimizer import (
@@ -17,7 +18,8 @@ from nbinspect import _torch
 from nbinspect.autograd_graph import leaving
 from nbinspect.autograd_graph.answer import assemble
 from nbinspect.autograd_graph.recorder import Recorder, said_of
-from nbinspect.autograd_graph.records import GraphReport
+from nbinspect.autograd_graph.records import GraphFinding, GraphReport
+from nbinspect.autograd_graph.twice import went_twice
 from nbinspect.autograd_graph.watched import Watched, remember
 from nbinspect.ops import OpStream
 from nbinspect.render.format import count
@@ -100,23 +102,29 @@ class GraphWatch:
             self._undo = undo.pop_all()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
         recorder, stream = self._recorder, self._stream
         self._recorder = self._stream = None
         if recorder is None or stream is None:
             return
         try:
-            stream.__exit__(kind, *rest)
+            stream.__exit__(kind, error, traceback)
         finally:
             self._undo.close()
         try:  # never in the way of the user's cell, nor of its own error
             seen = recorder.so_far()
             self._report = self._made(seen, recorder, failed=kind is not None)
+            self._report = _with_error(self._report, went_twice(seen, error, traceback))
             seen.settle()
             remember(seen)
-        except Exception as error:
+        except Exception as own:
             report = self._report or GraphReport("nothing", "no tensor", (), ())
-            note = _own_error(said_of(error))
+            note = _own_error(said_of(own))
             self._report = dataclasses.replace(report, notes=(*report.notes, note))
 
     def _backward(self, tensor: Any) -> None:
@@ -163,6 +171,14 @@ def _own_error(said: str) -> str:
     return (
         f"An error of nbinspect's own cut the watch short, so lines and cuts may be missing: {said}"
     )
+
+
+def _with_error(report: GraphReport, finding: GraphFinding | None) -> GraphReport:
+    """Put first why backward raised an error, unless the graph itself has told."""
+    told = any(one.kind == "JOINED" and one.is_fault for one in report.findings)
+    if finding is None or told:
+        return report
+    return dataclasses.replace(report, findings=(finding, *report.findings))
 
 
 def _with_gradients(before: GraphReport, after: GraphReport) -> GraphReport:

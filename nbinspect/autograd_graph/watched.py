@@ -99,6 +99,7 @@ class Watched:
         writes: what was changed in place.
         steps: for each external that was written as an optimizer does it: the next node's number.
         backwards: the next node's number when a backward began.
+        roots: for each of those its tensor, and where in the user's code it was called, -1 for nowhere.
         module_names: the watch's names of modules.
         module_types: their classes.
     """
@@ -116,6 +117,7 @@ class Watched:
     writes: list[Write] = field(default_factory=list)
     steps: dict[int, deque[int]] = field(default_factory=dict)
     backwards: deque[int] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
+    roots: deque[tuple[Ref, int]] = field(default_factory=lambda: deque(maxlen=MOST_STEPS))
     module_names: list[tuple[Ref, str]] = field(default_factory=list)
     module_types: dict[str, str] = field(default_factory=dict)
     _lines: dict[int, tuple[SourceLine, str, str]] = field(default_factory=dict)

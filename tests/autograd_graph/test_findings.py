@@ -475,3 +475,77 @@ def test_a_line_that_only_cuts_is_to_be_deleted(between):
     for cut in cuts:
         assert cut.code == f"# delete {cut.line.label}: {cut.line.text}"
     del loss
+
+
+def again(model, x):
+    loss = model(x).mean()
+    loss.backward()
+    loss.backward()
+
+
+def in_a_loop(model, x):
+    loss = model(x).mean()
+    for _ in range(3):
+        loss.backward()
+
+
+def a_part(model, x):
+    hidden = model.encoder(x).exp()
+    first, second = model.decoder(hidden).mean(), model.decoder(hidden).square().mean()
+    first.backward()
+    second.backward()
+
+
+def after_one_that_keeps(model, x):
+    loss = model(x).mean()
+    loss.backward(retain_graph=True)
+    loss.backward()
+    model(x).mean().backward()
+    loss.backward(retain_graph=True)
+
+
+@pytest.mark.parametrize(
+    ("step", "mend"),
+    [
+        (again, "loss.backward(retain_graph=True)"),
+        (in_a_loop, "loss.backward(retain_graph=True)"),
+        (a_part, "first.backward(retain_graph=True)"),
+        (after_one_that_keeps, "loss.backward(retain_graph=True)"),
+    ],
+)
+def test_a_second_backward_names_the_first(step, mend):
+    model, x = Model(torch.tanh), torch.randn(8, 4)
+    watch = nbinspect.graphwatch()
+    with pytest.raises(RuntimeError, match="a second time"), watch:
+        step(model, x)
+    (finding,) = found(watch.report, "TWICE")
+    assert finding.is_fault
+    assert finding.code == mend
+    first = mend.replace("retain_graph=True", "")
+    assert finding.line.text == first
+    assert f"`{first}` in {finding.line.label} went through this graph" in finding.sentence
+    assert "Go backward once" in finding.sentence
+
+
+def test_a_second_backward_whose_first_was_not_watched():
+    loss = Model(torch.tanh)(torch.randn(8, 4)).mean()
+    loss.backward()
+    watch = nbinspect.graphwatch()
+    with pytest.raises(RuntimeError, match="a second time"), watch:
+        loss.backward()
+    (finding,) = found(watch.report, "TWICE")
+    assert finding.code == ""
+    assert "A backward before `loss.backward()`" in finding.sentence
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_backwards_that_raise_no_such_error_are_no_second_ones(keep):
+    model, x = Model(torch.tanh), torch.randn(8, 4)
+    watch = nbinspect.graphwatch()
+    with contextlib.suppress(RuntimeError), watch:
+        loss = model(x).mean()
+        loss.backward(retain_graph=True)
+        loss.backward()
+        if not keep:
+            raise RuntimeError("Trying to backward through the graph a second time")
+    assert found(watch.report, "TWICE") == []
