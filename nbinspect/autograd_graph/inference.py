@@ -13,11 +13,12 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from nbinspect.autograd_graph.operations import CAST, LAST, OPENING, Operations, word
 
+MOST_PAIRS = 500_000  # of operations and parts: a second
 ONE_TO_ONE = {
     "ExpandBackward0",
     "PermuteBackward0",
@@ -204,8 +205,11 @@ def _shared_out(
         following: takes what comes of the operations.
 
     Returns:
-        A part for each operation, None where no part can have made it.
+        A part for each operation, None where no part can have made it, or so many parts and
+        operations are in a row that this cannot be told in time.
     """
+    if len(operations) * len(parts) > MOST_PAIRS:
+        return [None] * len(operations)
     # By the part that had the one before: how good the best choice for all that follow is.
     best = [(0, 0)] * len(parts)
     choices: list[list[int | None]] = []
@@ -213,8 +217,7 @@ def _shared_out(
     for operation in reversed(operations):
         if operation != CAST:
             fits = _fits(about, operation, parts)
-            options = [_options(fits, needy, at, best) for at in range(len(parts))]
-            chosen = [max(some, key=lambda one: one[:2]) for some in options]
+            chosen = _best_choices(fits, needy, best)
             best = [score for score, _, _ in chosen]
             choices.append([part for _, _, part in chosen])
     at, given = 0, list[str | None]()
@@ -247,18 +250,29 @@ def _fits(about: Surroundings, operation: str, parts: list[str]) -> list[_Fit]:
     return found
 
 
-def _options(
-    fits: list[_Fit], needy: list[bool], at: int, best: list[tuple[int, int]]
-) -> Iterator[tuple[tuple[int, int], int, int | None]]:
-    """Yield (score, rank among equals, part) for an operation, if part `at` had the one before."""
-    yield best[at], -2 * len(fits), None
-    for part in range(at, len(fits)):
-        fit = fits[part]
-        if fit.can_again or (fit.can and part > at):
-            later, named = best[part]
-            gained = (part > at and needy[part]) + (fit.is_alike and needy[part])
-            is_late = fit.is_opening and part == at
-            yield (later + gained, named + 1), -part - is_late * len(fits), part
+Choice = tuple[tuple[int, int], int, int | None]  # score, rank among equals, part
+
+
+def _best_choices(fits: list[_Fit], needy: list[bool], best: list[tuple[int, int]]) -> list[Choice]:
+    """Choose who made an operation, for each part that may have had the one before."""
+    found: list[Choice] = []
+    further: list[Choice] = []  # the best of the parts after this one, if any can have made it
+    for at in reversed(range(len(fits))):
+        fit, (later, named) = fits[at], best[at]
+        gained = fit.is_alike and needy[at]
+        options: list[Choice] = [(best[at], -2 * len(fits), None), *further]
+        if fit.can_again:
+            rank = -at - fit.is_opening * len(fits)
+            options.append(((later + gained, named + 1), rank, at))
+        found.append(max(options, key=_rank))
+        if fit.can:
+            new: Choice = ((later + gained + needy[at], named + 1), -at, at)
+            further = [max([*further, new], key=_rank)]
+    return found[::-1]
+
+
+def _rank(choice: Choice) -> tuple[tuple[int, int], int]:
+    return choice[:2]
 
 
 def _with_casts(

@@ -250,3 +250,10 @@ def test_what_is_not_torchs_own_is_not_known():
     assert operations.operations_of(Doubling()) is None
     assert operations.operations_of(Swish()) is None
     assert operations.word("CudnnBatchNormBackward0") == "BatchNorm"
+
+
+@pytest.mark.parametrize(("n", "is_told"), [(300, True), (900, False)])
+def test_many_modules_without_parameters_in_a_row(n, is_told):
+    model = nn.Sequential(nn.Linear(4, 4), *(nn.ReLU() for _ in range(n)), nn.Linear(4, 4))
+    modules = {module for name, module in named(model(torch.randn(2, 4)).sum()) if "Relu" in name}
+    assert len(modules) == (n if is_told else 1)
