@@ -121,7 +121,12 @@ def test_two_in_a_row_are_equal_and_a_diff_says_what_came(names: dict[str, Any])
     names["losses_planted"] = [model(torch.ones(2, 30)).square().sum() for _ in range(3)]
     first, second = nbinspect.gpumem(), nbinspect.gpumem()
     for one, two in zip(first.devices, second.devices, strict=True):
-        assert one.holdings == two.holdings
+        # What test files keep has names in pytest's books as well, which change meanwhile.
+        ours, theirs = (
+            [held for held in some.holdings if not held.owner.startswith("tests.")]
+            for some in (one, two)
+        )
+        assert ours == theirs
         assert one.by_kind == two.by_kind
         assert one.tracked_bytes == sum(held.size_bytes for held in one.holdings)
         assert one.tracked_bytes == sum(size for _, size in one.by_kind)
