@@ -22,7 +22,7 @@ class Reply:
         status: ``ok`` or ``error``, by which Run All goes on or stops.
         error: name and text of the exception in the reply, "" if none.
         shown: (kind, text) of all that was shown, in order; kinds are ``stdout``, ``stderr``,
-            ``display``, ``result`` and ``error``.
+            ``display``, ``result`` and ``error``. What one stream wrote on end is one text.
         data: the mime bundles of displays and results.
         help: the text of a pager, "" if none.
         count: the cell's number.
@@ -70,9 +70,7 @@ class Kernel:
             kind, content = got["msg_type"], got["content"]
             if content.get("execution_state") == "idle":
                 break
-            n_before = len(reply.shown)
-            self._collect(reply, kind, content)
-            for _, text in reply.shown[n_before:]:
+            if (text := self._collect(reply, kind, content)) is not None:
                 on_output(text)
         content = self._get(self._client.get_shell_msg, message, timeout)["content"]
         reply.status, reply.count = content["status"], content.get("execution_count", 0)
@@ -117,15 +115,24 @@ class Kernel:
                 return got
 
     @staticmethod
-    def _collect(reply: Reply, kind: str, content: dict[str, Any]) -> None:
+    def _collect(reply: Reply, kind: str, content: dict[str, Any]) -> str | None:
+        """Add a message to the reply, and give its text; None for one that shows nothing."""
         if kind == "stream":
-            reply.shown.append((content["name"], content["text"]))
+            name, text = content["name"], content["text"]
+            # A write may be sent in pieces, by time; a front end shows them as one text.
+            if reply.shown and reply.shown[-1][0] == name:
+                reply.shown[-1] = (name, reply.shown[-1][1] + text)
+                return text
         elif kind in ("display_data", "execute_result"):
             name = "display" if kind == "display_data" else "result"
-            reply.shown.append((name, content["data"].get("text/plain", "")))
+            text = content["data"].get("text/plain", "")
             reply.data.append(content["data"])
         elif kind == "error":
-            reply.shown.append(("error", _ANSI.sub("", "\n".join(content["traceback"]))))
+            name, text = "error", _ANSI.sub("", "\n".join(content["traceback"]))
+        else:
+            return None
+        reply.shown.append((name, text))
+        return text
 
 
 def start_with_toys() -> Kernel:
