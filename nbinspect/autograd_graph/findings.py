@@ -8,12 +8,11 @@ from typing import Any
 
 from torch.nn import Parameter
 
-from nbinspect import _torch
+from nbinspect.autograd_graph.changed import modified
 from nbinspect.autograd_graph.cuts import Cut, made_without_grad
 from nbinspect.autograd_graph.facts import storage_keys
 from nbinspect.autograd_graph.inference import ONE_TO_ONE
 from nbinspect.autograd_graph.joined import joined
-from nbinspect.autograd_graph.mends import out_of_place
 from nbinspect.autograd_graph.question import Question, by_module, listed
 from nbinspect.autograd_graph.records import AutogradNode, GraphFinding
 from nbinspect.autograd_graph.unreached import unreached
@@ -32,7 +31,7 @@ def find(question: Question) -> list[GraphFinding]:
     copied = {one.line for one in copies if one.line is not None}
     found = [
         *over_steps,
-        *_modified(question, {key for one in over_steps for key in one.nodes}),
+        *modified(question, {key for one in over_steps for key in one.nodes}),
         *(one for one in unreached(question) if one.line not in copied),
         *copies,
         *_without_grad(question),
@@ -42,63 +41,6 @@ def find(question: Question) -> list[GraphFinding]:
         *_reused(question),
     ]
     return sorted(found, key=lambda one: not one.is_fault)
-
-
-def _modified(question: Question, joined: set[int]) -> Iterator[GraphFinding]:
-    """Saved tensors that were changed in place: backward will raise."""
-    groups: dict[Any, list[tuple[AutogradNode, str, Any, str]]] = defaultdict(list)
-    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
-        if is_leaf(node) or facts.key in joined:
-            continue
-        for slot, tensor, said in _torch.saved_changed(node):
-            groups[storage_key(tensor)].append((facts, slot, tensor, said))
-    for some in groups.values():
-        yield _modified_one(question, some)
-
-
-def _modified_one(
-    question: Question, some: list[tuple[AutogradNode, str, Any, str]]
-) -> GraphFinding:
-    facts, slot, tensor, said = some[0]
-    saved = next((one for one in facts.saved if one.slot == slot), None)
-    name = (saved.name if saved else "") or question.names.tensor(tensor)
-    name = name or next(iter(_same_bytes(question, tensor)), "")
-    what = f"`{name}` ({describe(tensor)})" if name else f"A tensor ({describe(tensor)})"
-    where = f" in `{facts.module}`" if facts.module else ""
-    more = f" and {len(some) - 1} more" if len(some) > 1 else ""
-    line, mend, by = None, "", ""
-    expected = _expected_version(said)
-    for write in question.seen.writes:
-        if write.storage == storage_key(tensor) and write.version > expected:
-            event = question.seen.events.get(write.event)
-            if event is not None:
-                line = question.seen.line(event)
-                by = f" by `{question.seen.expression(event) or event.op}`"
-                by += f" in {line.label}" if line else ""
-                mend = out_of_place(line.text) if line else ""
-            break
-    sentence = (
-        f"{what}, which `{facts.name}`{where}{more} saved as `{slot}`, was changed in place "
-        f"afterwards{by}: backward will raise an error."
-    )
-    if saved is not None and saved.kind == "PARAMETER":
-        sentence += " An optimizer's step does that: go backward before it, or run the forward again after it."
-    elif not mend:
-        sentence += " Change a copy of it instead, or write the operation out of place."
-    keys = tuple(dict.fromkeys(one.key for one, *_ in some))
-    return GraphFinding("MODIFIED", sentence, mend, (name,) if name else (), line, keys)
-
-
-def _same_bytes(question: Question, tensor: Any) -> list[str]:
-    """Name variables that look into the same storage."""
-    key = storage_key(tensor)
-    return question.names.by_storage.get(key, []) if key is not None else []
-
-
-def _expected_version(said: str) -> int:
-    """Read the version that backward expects out of torch's sentence."""
-    digits = said.rpartition("expected version ")[2].split(" ")[0]
-    return int(digits) if digits.isdigit() else -1
 
 
 def _free_leaves(question: Question) -> Iterator[tuple[AutogradNode, Any]]:

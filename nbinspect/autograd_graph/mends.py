@@ -5,28 +5,6 @@ from __future__ import annotations
 import ast
 
 
-def out_of_place(text: str) -> str:
-    """Write ``h += 1`` as ``h = h + 1`` and ``h.relu_()`` as ``h = h.relu()``; "" where unsure."""
-    statement = _only_statement(text)
-    if isinstance(statement, ast.AugAssign):
-        target = ast.unparse(statement.target)
-        operation = ast.BinOp(statement.target, statement.op, statement.value)
-        return f"{target} = {ast.unparse(operation)}"
-    if not isinstance(statement, ast.Expr | ast.Assign):
-        return ""
-    call = statement.value
-    is_method = isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute)
-    if not is_method:
-        return ""
-    function = call.func  # type: ignore[attr-defined]  # it is a call of an attribute
-    name = function.attr
-    if not name.endswith("_") or name.startswith("_") or name == "requires_grad_":
-        return ""
-    owner = ast.unparse(function.value)
-    arguments = ast.unparse(call).removeprefix(f"{owner}.{name}")
-    return f"{owner} = {owner}.{name.removesuffix('_')}{arguments}"
-
-
 def without(text: str, piece: str, ending: str) -> str:
     """Take ``.detach()`` or the like from the end of a piece of a line; "" if it is not there."""
     if not piece.endswith(ending) or piece not in text or text.endswith(":"):
@@ -36,7 +14,7 @@ def without(text: str, piece: str, ending: str) -> str:
 
 def sets_to_itself(text: str) -> bool:
     """Say whether a line does nothing but give a name what it has already: ``h = h``."""
-    statement = _only_statement(text)
+    statement = only_statement(text)
     targets: list[ast.expr] = []
     if isinstance(statement, ast.Assign):
         targets = statement.targets
@@ -50,7 +28,8 @@ def sets_to_itself(text: str) -> bool:
     return all(ast.unparse(one) == ast.unparse(value) for one in targets)
 
 
-def _only_statement(text: str) -> ast.stmt | None:
+def only_statement(text: str) -> ast.stmt | None:
+    """Parse a line that is one statement, also if it is from inside of a function; else None."""
     try:
         body = ast.parse(text).body
     except (SyntaxError, ValueError):  # part of a longer statement
@@ -99,7 +78,7 @@ def takes_a_number(op: str) -> bool:
 
 def sets_an_item(text: str) -> bool:
     """Say whether a line is as ``h[i] = v``, which takes a tensor as well as a number."""
-    statement = _only_statement(text)
+    statement = only_statement(text)
     return isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Subscript)
 
 
@@ -130,7 +109,7 @@ def kept_in_torch(text: str, piece: str) -> str:
     ``torch.tensor([v.item() for v in values])`` becomes ``torch.stack([v for v in values])``, and
     ``torch.from_numpy(h.detach().numpy() * 2)`` becomes ``h * 2``.
     """
-    statement = _only_statement(text)
+    statement = only_statement(text)
     wanted = _dumped(piece)
     if statement is None or not wanted:
         return ""

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from torch import nn
 
 import nbinspect
+from nbinspect.autograd_graph.anew import out_of_place
 from nbinspect.autograd_graph.folding import Folding
 from nbinspect.autograd_graph.groups import Group
 from nbinspect.autograd_graph.inference import Surroundings, infer_modules
-from nbinspect.autograd_graph.mends import enclosing_no_grad, out_of_place, sets_to_itself, without
+from nbinspect.autograd_graph.mends import enclosing_no_grad, sets_to_itself, without
 from nbinspect.autograd_graph.records import (
     AutogradEdge,
     AutogradNode,
@@ -137,8 +138,23 @@ def test_a_repeat_of_two_different_shapes_is_none():
     ("text", "mended"),
     [
         ("h += 1", "h = h + 1"),
-        ("h[0] *= 2", "h[0] = h[0] * 2"),
-        ("x = h.relu_()", "h = h.relu()"),
+        ("h *= a + b", "h = h * (a + b)"),
+        ("h[0] *= 2", "h = h.clone(); h[0] *= 2"),
+        ("h[:, 0] = 0.0", "h = h.clone(); h[:, 0] = 0.0"),
+        ("h[0].zero_()", "h = h.clone(); h[0].zero_()"),
+        ("h.copy_(g)", "h = h.clone(); h.copy_(g)"),
+        ("f().h[0] = 1", ""),
+        ("h.data += 1", ""),
+        ("x = h.relu_()", "x = h = h.relu()"),
+        ("h = h.relu_()", "h = h.relu()"),
+        ("return h.relu_()", "return h.relu()"),
+        ("return h.copy_(g)", ""),
+        ("h.view(-1).add_(1)", ""),
+        ("self.mean.mul_(0.9).add_(h)", "self.mean = self.mean.mul(0.9).add(h)"),
+        ("x = F.dropout(h, 0.5, inplace=True)", "x = h = F.dropout(h, 0.5)"),
+        ("torch.relu_(h)", "h = torch.relu(h)"),
+        ("torch.add(h, 1, out=h)", "h = torch.add(h, 1)"),
+        ("nn.init.normal_(w)", "w = w.clone(); nn.init.normal_(w)"),
         ("h.add_(1, alpha=2)", "h = h.add(1, alpha=2)"),
         ("h.requires_grad_()", ""),
         ("for h in hs:", ""),
@@ -147,6 +163,11 @@ def test_a_repeat_of_two_different_shapes_is_none():
 )
 def test_out_of_place(text, mended):
     assert out_of_place(text) == mended
+
+
+def test_out_of_place_in_a_list_of_tensors():
+    assert out_of_place("hs[0] += 1", "hs[0]") == "hs[0] = hs[0] + 1"
+    assert out_of_place("hs[0] += 1", "hs") == "hs = hs.clone(); hs[0] += 1"
 
 
 def test_without_and_enclosing():
