@@ -11,6 +11,10 @@ from nbinspect.autograd_graph.inference import ONE_TO_ONE
 from nbinspect.autograd_graph.question import Question, listed
 from nbinspect.autograd_graph.records import AutogradNode, GraphFinding
 from nbinspect.autograd_graph.walk import is_leaf
+from nbinspect.records import as_code
+
+MOST_DETACHED = 4  # that one line detaches
+SPLITTING = ("Clone", "Reshape", "Split", "Stack", "Unbind")
 
 
 def joined(question: Question) -> list[GraphFinding]:
@@ -28,16 +32,53 @@ def _joined(question: Question) -> Iterator[GraphFinding]:
     if not ends:
         return
     nodes = [question.facts.nodes[key] for key in ends]
-    names = list(dict.fromkeys(n for node in nodes for n in _carried(question, node)))
-    carried = listed(names) if names else "a tensor made there"
+    fresh = _made_of_nothing_old(question, old)
+    called = [_carried(question, node, fresh) for node in nodes]
+    names = tuple(dict.fromkeys(name for some in called for name in some))
+    carried = listed(list(names)) if names else "a tensor made there"
     first = nodes[0]
-    made = f" (made by `{first.name}`" + (f" in {first.line.label})" if first.line else ")")
+    carried += f" (made by `{first.name}`" + (f" in {first.line.label})" if first.line else ")")
+    keys = tuple(sorted(old))
+    if question.freed and not _uses_a_leaf_in_both(question, old):
+        yield GraphFinding("TWICE", _gone_through(question, carried), "", names, first.line, keys)
+        return
     sentence = (
-        f"The graph of `{question.name}` goes on into an earlier step through {carried}{made}: {why} "
+        f"The graph of `{question.name}` goes on into an earlier step through {carried}: {why} "
         "Detach what is carried from step to step."
     )
-    mend = f"{names[0]} = {names[0]}.detach()" if names else ""
-    yield GraphFinding("JOINED", sentence, mend, tuple(names), first.line, tuple(sorted(old)))
+    mend = detaching([some[0] for some in called if some])
+    yield GraphFinding("JOINED", sentence, mend, names, first.line, keys)
+
+
+def _uses_a_leaf_in_both(question: Question, old: set[int]) -> bool:
+    """Say whether the same parameters made an old part of a graph and what came after it."""
+    for key, consumers in enumerate(question.consumers):
+        if consumers and _is_leaf(question, key) and len({one in old for one in consumers}) == 2:
+            return True
+    return False
+
+
+def _gone_through(question: Question, carried: str) -> str:
+    """Say that two losses have a part in common, through which a backward has gone."""
+    return (
+        f"A backward has gone through a part of the graph of `{question.name}`, up to {carried}, and "
+        "released what it had saved: another one will raise an error when it comes there. Go "
+        "backward once, from the sum if there are several losses, give the first one "
+        "`retain_graph=True`, or run that part of the forward again."
+    )
+
+
+def detaching(names: list[str]) -> str:
+    """Write the line that detaches what is carried over, all of it or nothing."""
+    names = list(dict.fromkeys(names))
+    wholes = {name.rpartition("[")[0] for name in names}
+    if len(names) > 1 and len(wholes) == 1 and all(wholes):
+        (whole,) = map(as_code, wholes)
+        return f"{whole} = tuple(one.detach() for one in {whole})"
+    codes = [as_code(name) for name in names]
+    if not codes or len(codes) > MOST_DETACHED:
+        return ""
+    return f"{', '.join(codes)} = {', '.join(f'{code}.detach()' for code in codes)}"
 
 
 def _summed(question: Question) -> Iterator[GraphFinding]:
@@ -89,9 +130,11 @@ def _is_leaf(question: Question, key: int) -> bool:
 def _old_part(question: Question) -> tuple[set[int], str]:
     """Give the nodes of an earlier step, and what shows that they are."""
     numbers = [_torch.sequence_number(node) for node in question.walked.nodes]
-    if question.freed and question.saves:
-        last = max((numbers[key] or 0) for key in question.freed)
-        known = min((one for one in question.seen.backwards if one > last), default=0)
+    last = max(((numbers[key] or 0) for key in question.freed), default=0)
+    # Where a backward raised half-way, it is the newest part that is released.
+    if question.freed and any((numbers[key] or 0) > last for key in question.saves):
+        newest = max((numbers[key] or 0) for key in question.saves)
+        known = min((n for n in question.seen.backwards if last < n <= newest), default=0)
         why = "backward has already run on that part and will raise an error when it comes there again."
         return _up_to(numbers, known) if known else _grown(question, _up_to(numbers, last + 1)), why
     border = max((_stepped(question, numbers)), default=0)
@@ -154,7 +197,19 @@ def _uses_that_save(
             yield number, any(keys & {k for k, _ in storage_keys(t)} for t in changed)
 
 
-def _carried(question: Question, node: AutogradNode) -> list[str]:
+def _made_of_nothing_old(question: Question, old: set[int]) -> set[str]:
+    """Name what the later part of a graph made from new inputs alone: that is carried nowhere."""
+    led, found = set[int](), set[str]()
+    for facts in question.facts.nodes:
+        producers = question.producers[facts.key]
+        if any(one in led or (one in old and not _is_leaf(question, one)) for one in producers):
+            led.add(facts.key)
+        elif facts.key not in old:
+            found.update(facts.variables)
+    return found
+
+
+def _carried(question: Question, node: AutogradNode, fresh: set[str]) -> list[str]:
     """Name what is carried over: by its variable, or by one that is like it."""
     nodes, at = question.facts.nodes, node
     for _ in range(3):  # what splits or reshapes it is at the border, and made of one thing
@@ -162,11 +217,25 @@ def _carried(question: Question, node: AutogradNode) -> list[str]:
             return list(at.variables)
         alike = [
             name
-            for name, kind in question.names.kinds.items()
-            if kind == (at.name, at.shape) and name != question.name
+            for n_other in (0, 1)
+            for name in _alike(question, at, n_other)
+            if name not in fresh
         ]
         producers = question.producers[at.key]
-        if alike or len(producers) != 1:
-            return list(dict.fromkeys(alike))
+        is_same = at.name in ONE_TO_ONE or at.name.startswith(SPLITTING)
+        if alike or len(producers) != 1 or not is_same:
+            return alike
         at = nodes[producers[0]]
     return []
+
+
+def _alike(question: Question, node: AutogradNode, n_other: int) -> list[str]:
+    """Name what the same operation made and so many of whose sizes are others: what grows."""
+    shape = node.shape
+    return [
+        name
+        for name, (made, own) in question.names.kinds.items()
+        if made == node.name and name != question.name
+        if shape is not None and len(shape) == len(own)
+        if sum(a != b for a, b in zip(shape, own, strict=True)) == n_other
+    ]

@@ -102,8 +102,22 @@ def names_of(leaves: Iterable[Any]) -> Names:
             prefix = _name_module(names, top, called.get(id(top)) or class_name(type(top)))
             if id(top) not in called:
                 names.nameless.add(prefix)
-    _name_variables(names, known)
+    _name_variables(names, [*known, *_attributes(names, modules)])
     return names
+
+
+def _attributes(names: Names, modules: list[Any]) -> Iterator[tuple[str, Any]]:
+    """Yield tensors that modules hold as plain attributes, a recurrent state for one."""
+    for module in modules:
+        label = names.modules.get(id(module))
+        for key, value in list((own_dict(module) or {}).items()) if label else ():
+            if is_tensor(value):
+                yield f"{label}.{key}", value
+            elif type(value) in (list, tuple, dict) and not key.startswith("_"):
+                yield from _parts(f"{label}.{key}", value)
+    for label, buffer in names.buffers.items():
+        if buffer.grad_fn is not None:
+            yield label, buffer
 
 
 def _living(*classes: type) -> list[list[Any]]:

@@ -178,7 +178,8 @@ def _with_error(report: GraphReport, finding: GraphFinding | None) -> GraphRepor
     told = any(one.kind == "JOINED" and one.is_fault for one in report.findings)
     if finding is None or told:
         return report
-    return dataclasses.replace(report, findings=(finding, *report.findings))
+    others = (one for one in report.findings if one.kind != finding.kind)  # know less of it
+    return dataclasses.replace(report, findings=(finding, *others))
 
 
 def _with_gradients(before: GraphReport, after: GraphReport) -> GraphReport:
