@@ -101,7 +101,9 @@ class Cuts:
                 continue
             flow = seen.carried_from(starts, within - setting)
             if flow.stopped:
-                return _stopped(seen, flow.stopped[0], within)
+                # What makes integers on the way, as to look something up, is rarely the reason.
+                mendable = (n for n in flow.stopped if not seen.events[n].is_number)
+                return _stopped(seen, next(mendable, flow.stopped[0]), within)
             return Cut("the operations on its way give no gradient for it", is_cut=False)
         came_back = self._came_back(seen.made_from(users))
         if came_back is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +18,7 @@ from nbinspect.autograd_graph.question import Question, by_module, listed
 from nbinspect.autograd_graph.records import AutogradNode, GraphFinding
 from nbinspect.autograd_graph.unreached import unreached
 from nbinspect.autograd_graph.walk import is_leaf
-from nbinspect.records import as_code
+from nbinspect.records import SourceLine, as_code
 from nbinspect.tensors import describe, storage_key
 
 
@@ -29,12 +30,14 @@ def find(question: Question) -> list[GraphFinding]:
     over_steps = joined(question)
     copies = list(_copies(question))
     copied = {one.line for one in copies if one.line is not None}
+    missed = list(unreached(question))
+    cut_at = {one.line for one in missed if one.kind == "CUT"}
     found = [
         *over_steps,
         *modified(question, {key for one in over_steps for key in one.nodes}),
-        *(one for one in unreached(question) if one.line not in copied),
+        *(one for one in missed if one.line not in copied),
         *copies,
-        *_without_grad(question),
+        *_without_grad(question, cut_at),
         *_no_parameter(question),
         *_untrained(question),
         *_bad_gradients(question),
@@ -141,8 +144,11 @@ def _copied(some: list[tuple[AutogradNode, str]], cut: Cut | None) -> GraphFindi
     return GraphFinding("LEAF_IS_COPY", sentence, mend, names, line, keys)
 
 
-def _without_grad(question: Question) -> Iterator[GraphFinding]:
-    """Leaves that were computed from what requires grad: the path ends at them."""
+def _without_grad(question: Question, told: set[SourceLine | None]) -> Iterator[GraphFinding]:
+    """Leaves that were computed from what requires grad: the path ends at them.
+
+    Where a line is `told` to cut parameters off, that says it, and whether it is meant.
+    """
     for facts, variable in _free_leaves(question):
         cut = made_without_grad(question.seen, variable, storage_key(variable))
         if cut is None or cut.copy_of is not None:
@@ -153,9 +159,11 @@ def _without_grad(question: Question) -> Iterator[GraphFinding]:
             f"{what} requires grad, but is a leaf: {cut.why}. The gradient stops at it "
             "and goes no further into what it was computed from."
         )
-        yield GraphFinding(
+        is_fault = cut.line is None or cut.line not in told
+        finding = GraphFinding(
             "LEAF_MADE_WITHOUT_GRAD", sentence, cut.mend, (facts.leaf,), cut.line, (facts.key,)
         )
+        yield dataclasses.replace(finding, is_fault=is_fault)
 
 
 def _bad_gradients(question: Question) -> Iterator[GraphFinding]:

@@ -36,13 +36,15 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
         if cut is not None and cut.is_cut:
             finding = _unreached_because(question, names, cut, is_watched=True)
             meant = all(_is_left_alone(question, name, missing[name], reached) for name in names)
-            yield _meant(finding, question.name) if meant else finding
+            finding = _meant(finding, question.name) if meant else finding
+            yield finding if meant else _elsewhere(finding, [missing[name] for name in names])
             continue
         if is_given:
             continue
         parts = [name for name in names if _is_part(question, name, reached)]
         if parts:
-            yield _unreached_because(question, parts, cut, is_watched=is_watched)
+            finding = _unreached_because(question, parts, cut, is_watched=is_watched)
+            yield _elsewhere(finding, [missing[name] for name in parts])
         together = [
             name
             for name in names
@@ -50,7 +52,9 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
         ]
         if together:
             finding = _unreached_because(question, together, cut, is_watched=is_watched)
-            yield _trained_together(finding, many=len(together) > 1)
+            elsewhere = _elsewhere(finding, [missing[name] for name in together])
+            is_known = elsewhere is not finding
+            yield elsewhere if is_known else _trained_together(finding, many=len(together) > 1)
 
 
 def _is_given(question: Question) -> bool:
@@ -79,6 +83,18 @@ def _trained_together(finding: GraphFinding, *, many: bool) -> GraphFinding:
         f"if another loss of the same step reaches {them}."
     )
     return dataclasses.replace(finding, sentence=sentence)
+
+
+def _elsewhere(finding: GraphFinding, parameters: list[Any]) -> GraphFinding:
+    """Take the edge off where each parameter has a gradient, which another backward has given it."""
+    if any(parameter.grad is None for parameter in parameters):
+        return finding
+    have, them = ("They have", "them") if len(parameters) > 1 else ("It has", "it")
+    sentence = (
+        f"{finding.sentence} {have} a gradient from another backward, so all is well if that is of the "
+        f"same step and was meant for {them}."
+    )
+    return dataclasses.replace(finding, sentence=sentence, is_fault=False)
 
 
 def _is_left_alone(question: Question, name: str, parameter: Any, reached: set[int]) -> bool:
