@@ -153,7 +153,7 @@ def variable_name(value: object) -> str:
     frame = running_user_frame(sys._getframe(1))
     while frame is not None:
         for name, known in notebook.frame_locals(frame).items():
-            if known is value and name != "self":
+            if known is value and name != "self" and not name.startswith("_"):
                 return name
         frame = notebook.user_frame(frame.f_back)
     for name, known in list(notebook.user_namespace().items()):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -74,9 +74,10 @@ def assemble(
         walked = walk(tensor.grad_fn)
         if not _is_about(seen, tensor, walked):
             seen = watched.Watched()
-        names = names_of(_leaves(walked, tensor, seen))
+        kept = [list(_torch.raw_saved(node)) for node in walked.nodes]
+        names = names_of(_leaves(walked, tensor, seen), _frozen(kept))
         try:
-            facts = gather(walked, names, seen.origins(names.modules))
+            facts = gather(walked, kept, names, seen.origins(names.modules))
             called = name or _called(names, tensor)
             question = Question(tensor, called, walked, facts, names, seen)
             findings = find(question)
@@ -102,6 +103,7 @@ def assemble(
             )
         finally:
             walked.close()
+            kept.clear()
             names.close()
 
 
@@ -119,6 +121,14 @@ def _leaves(walked: Walked, tensor: torch.Tensor, seen: watched.Watched) -> Iter
     yield from (node.variable for node in walked.nodes if is_leaf(node))
     yield tensor
     yield from seen.parameters()
+
+
+def _frozen(kept: Iterable[list[tuple[str, Any, Any]]]) -> Iterator[Any]:
+    """Yield what is saved and needs no gradient: frozen parameters and buffers are among it."""
+    for saved in kept:
+        for _, value, hook in saved:
+            if hook is None and is_tensor(value) and not value.requires_grad:
+                yield value
 
 
 def _called(names: Names, tensor: torch.Tensor) -> str:

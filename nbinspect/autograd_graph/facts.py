@@ -89,8 +89,19 @@ def storage_keys(tensor: Any) -> list[tuple[Any, int]]:
     return [] if isinstance(found, Unavailable) else [(one.key, one.size_bytes) for one in found]
 
 
-def gather(walked: Walked, names: Names, origins: Mapping[int, Origin]) -> Facts:
+def gather(
+    walked: Walked,
+    kept: Sequence[Sequence[tuple[str, Any, Any]]],
+    names: Names,
+    origins: Mapping[int, Origin],
+) -> Facts:
     """Describe every node; call it inside `tensors.looking`.
+
+    Args:
+        walked: the nodes.
+        kept: what each has saved, see `_torch.raw_saved`.
+        names: what the user calls things.
+        origins: where nodes were made, by their number.
 
     Cost: about 10 µs a node and a norm of each gradient and of each saved tensor that there is (a
         read for each device and dtype).
@@ -101,7 +112,6 @@ def gather(walked: Walked, names: Names, origins: Mapping[int, Origin]) -> Facts
     made = [_origin(node, origins) for node in walked.nodes]
     modules = _modules(walked, names, made)
     parameters: dict[int, int] = {}
-    kept = [list(_torch.raw_saved(node)) for node in walked.nodes]
     spoilt = _with_nan(kept)
     for n, node in enumerate(walked.nodes):
         saved = tuple(stores.saved(*each) for each in kept[n])

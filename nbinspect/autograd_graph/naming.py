@@ -69,8 +69,12 @@ class Names:
         return own[0] if own else ""
 
 
-def names_of(leaves: Iterable[Any]) -> Names:
-    """Name modules that own some of `leaves`, and every tensor that has a variable.
+def names_of(leaves: Iterable[Any], frozen: Iterable[Any] = ()) -> Names:
+    """Name modules that own some tensors of a graph, and every tensor that has a variable.
+
+    Args:
+        leaves: where gradients end, or would.
+        frozen: what else may be a module's; one that looks into the bytes of such does as well.
 
     Cost: one pass over the objects that Python's collector tracks, some 40 ms in a notebook.
     Blind to: modules that are only in the user's own containers of containers; they go by the name
@@ -78,7 +82,7 @@ def names_of(leaves: Iterable[Any]) -> Names:
     Source: ``torch.nn.Module.named_modules``, the notebook's names, running frames.
     """
     names = Names()
-    wanted, keys = set[int](), set[Any]()
+    wanted, keys = set[int](), set(map(storage_key, frozen))
     for leaf in leaves:
         wanted.add(id(leaf))
         keys.add(storage_key(leaf) if leaf.requires_grad and leaf.is_leaf else None)

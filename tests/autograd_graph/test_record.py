@@ -284,3 +284,35 @@ def test_depth_saved_and_params_change_the_picture():
     tiny = small(torch.randn(2, 4, requires_grad=True)).exp().mean()
     assert "small.weight" in nbinspect.autograd(tiny, params=True, depth=3).text()
     assert "saved result" in nbinspect.autograd(tiny, saved=True).text()
+
+
+def frozen(size=64):
+    return nn.Sequential(nn.Linear(8, size), nn.ReLU(), nn.Linear(size, size)).requires_grad_(False)
+
+
+def test_what_is_frozen_is_a_parameter_too():
+    maker, judge = nn.Linear(4, 8), frozen()
+    loss = judge(maker(torch.randn(3, 4))).mean()
+    report = nbinspect.autograd(loss)
+    assert report.saved_parameter_bytes == judge[0].weight.nbytes + judge[2].weight.nbytes
+    named = {one.name for node in report.nodes for one in node.saved if one.kind == "PARAMETER"}
+    assert named == {"judge.0.weight", "judge.2.weight"}
+    activations = 3 * 4 * 4 + 3 * 64 * 4  # what goes into `maker`, what comes of ReLU
+    assert report.saved_bytes == activations
+    assert not any(one.is_fault for one in report.findings)
+
+
+def test_a_frozen_parameter_that_was_changed_is_named():
+    maker, judge = nn.Linear(4, 8), frozen()
+    loss = judge(maker(torch.randn(3, 4))).mean()
+    judge[0].weight.mul_(2)
+    (fault,) = [one for one in nbinspect.autograd(loss).findings if one.is_fault]
+    assert fault.names == ("judge.0.weight",)
+
+
+def test_a_throwaway_name_is_no_modules_name():
+    _ = model = nn.Linear(4, 1)
+    with nbinspect.graphwatch() as w:
+        loss = _(torch.randn(3, 4)).mean()
+    assert {one.name for one in w.report.modules} == {"model"}
+    del loss, model
