@@ -17,6 +17,7 @@ from nbinspect.autograd_graph.joined import joined
 from nbinspect.autograd_graph.question import Question, by_module, listed
 from nbinspect.autograd_graph.records import AutogradNode, GraphFinding
 from nbinspect.autograd_graph.unreached import unreached
+from nbinspect.autograd_graph.untrained import free_leaves, untrained
 from nbinspect.autograd_graph.walk import is_leaf
 from nbinspect.records import SourceLine, as_code
 from nbinspect.tensors import describe, storage_key
@@ -39,24 +40,17 @@ def find(question: Question) -> list[GraphFinding]:
         *copies,
         *_without_grad(question, cut_at),
         *_no_parameter(question),
-        *_untrained(question),
+        *untrained(question, {key for one in copies for key in one.nodes}),
         *_bad_gradients(question),
         *_reused(question),
     ]
     return sorted(found, key=lambda one: not one.is_fault)
 
 
-def _free_leaves(question: Question) -> Iterator[tuple[AutogradNode, Any]]:
-    """Yield the leaves that are no module's parameters."""
-    for node, facts in zip(question.walked.nodes, question.facts.nodes, strict=True):
-        if is_leaf(node) and not facts.is_parameter:
-            yield facts, node.variable
-
-
 def _no_parameter(question: Question) -> Iterator[GraphFinding]:
     """A graph that begins at tensors which nobody has: numbers that were copied out of others."""
     leaves = [node for node in question.walked.nodes if is_leaf(node)]
-    free = list(_free_leaves(question))
+    free = list(free_leaves(question))
     trained = set[int]().union(*question.names.trained)
     if not leaves or len(free) < len(leaves) or question.hides_inside:
         return
@@ -75,38 +69,9 @@ def _no_parameter(question: Question) -> Iterator[GraphFinding]:
     yield GraphFinding("UNREACHED", sentence, "", (), facts.line, (facts.key,))
 
 
-def _untrained(question: Question) -> Iterator[GraphFinding]:
-    """Parameters that get gradients from this tensor, and that no optimizer has."""
-    trained = set[int]().union(*question.names.trained)
-    found = [
-        (node.key, node.leaf)
-        for node in question.facts.nodes
-        if node.is_parameter and id(question.walked.nodes[node.key].variable) not in trained
-    ]
-    if not trained or not found:
-        return
-    names = [name for _, name in found]
-    is_lost = all(name.partition(".")[0] in question.names.nameless for name in names)
-    some_trained = len(found) < sum(node.is_parameter for node in question.facts.nodes)
-    verb = ("gets", "it") if len(names) == 1 else ("get", "them")
-    sentence = (
-        f"No optimizer has {listed(by_module(names, question))}, which {verb[0]} a gradient from "
-        f"`{question.name}`: nothing changes {verb[1]}."
-    )
-    if is_lost and some_trained:
-        sentence += (
-            " No module that you have a name for holds them: keep them in a "
-            "`torch.nn.ModuleList` or `ParameterList`, so that `parameters()` finds them."
-        )
-    keys = tuple(key for key, _ in found)
-    yield GraphFinding(
-        "UNTRAINED", sentence, "", tuple(names), None, keys, is_fault=is_lost and some_trained
-    )
-
-
 def _copies(question: Question) -> Iterator[GraphFinding]:
     """Leaves that are a parameter's copy: the gradient goes to the copy."""
-    free = list(_free_leaves(question))
+    free = list(free_leaves(question))
     found: dict[Cut | None, list[tuple[AutogradNode, str]]] = defaultdict(list)
     held: dict[Any, str] = {}
     for owned in question.names.parameters.values() if free else ():
@@ -149,7 +114,7 @@ def _without_grad(question: Question, told: set[SourceLine | None]) -> Iterator[
 
     Where a line is `told` to cut parameters off, that says it, and whether it is meant.
     """
-    for facts, variable in _free_leaves(question):
+    for facts, variable in free_leaves(question):
         cut = made_without_grad(question.seen, variable, storage_key(variable))
         if cut is None or cut.copy_of is not None:
             continue

@@ -36,6 +36,7 @@ class Names:
         parameters: for each outermost module its parameters by fqn.
         buffers: the buffers of all of them by fqn.
         trained: for each optimizer the ids of what it trains.
+        loose: what these optimizers train and no module has: the user's name, "" for none, and it.
         nameless: outermost modules that the user has no name for.
         variables: for each tensor the user's names.
         nodes: for each autograd node the names of tensors that it made.
@@ -52,6 +53,7 @@ class Names:
     parameters: dict[str, dict[str, Any]] = field(default_factory=dict)
     buffers: dict[str, Any] = field(default_factory=dict)
     trained: list[set[int]] = field(default_factory=list)
+    loose: list[tuple[str, Any]] = field(default_factory=list)
     nameless: set[str] = field(default_factory=set)
     variables: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
     nodes: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))
@@ -60,6 +62,7 @@ class Names:
 
     def close(self) -> None:
         """Let go of parameters and buffers."""
+        self.loose.clear()
         self.parameters.clear()
         self.buffers.clear()
 
@@ -88,7 +91,8 @@ def names_of(leaves: Iterable[Any], frozen: Iterable[Any] = ()) -> Names:
         keys.add(storage_key(leaf) if leaf.requires_grad and leaf.is_leaf else None)
     keys.discard(None)
     modules, optimizers = _living(nn.Module, torch.optim.Optimizer)
-    names.trained = [set(_trained(one)) for one in optimizers]
+    training = [list(_trained(one)) for one in optimizers]
+    names.trained = [set(map(id, some)) for some in training]
     wanted.update(*(own for own in names.trained if not own.isdisjoint(wanted)))
     known = _user_values()
     parents = _parents(modules)
@@ -107,6 +111,13 @@ def names_of(leaves: Iterable[Any], frozen: Iterable[Any] = ()) -> Names:
             if id(top) not in called:
                 names.nameless.add(prefix)
     _name_variables(names, [*known, *_attributes(names, modules)])
+    names.loose = [
+        (names.tensor(one), one)
+        for some in training
+        if not wanted.isdisjoint(map(id, some))
+        for one in some
+        if id(one) not in names.owners
+    ]
     return names
 
 
@@ -136,11 +147,11 @@ def _living(*classes: type) -> list[list[Any]]:
     return found
 
 
-def _trained(optimizer: Any) -> Iterator[int]:
-    """Yield the id of each parameter of an optimizer; one that is half made has none."""
+def _trained(optimizer: Any) -> Iterator[Any]:
+    """Yield each parameter of an optimizer; one that is half made has none."""
     groups = (own_dict(optimizer) or {}).get("param_groups", ())
     for group in groups if isinstance(groups, list) else ():
-        yield from map(id, group.get("params", ()))
+        yield from group.get("params", ())
 
 
 def _own_tensors(module: Any) -> Iterator[Any]:

@@ -19,11 +19,14 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
         return
     reached = {id(node.variable) for node in question.walked.nodes if is_leaf(node)}
     is_watched, is_given = question.is_watched, _is_given(question)
+    owned = [pair for some in question.names.parameters.values() for pair in some.items()]
     missing = {
         name: tensor
-        for owned in question.names.parameters.values()
-        for name, tensor in owned.items()
-        if tensor.requires_grad and id(tensor) not in reached and tensor is not question.tensor
+        for name, tensor in [*owned, *question.names.loose]
+        if name
+        and tensor.requires_grad
+        and id(tensor) not in reached
+        and tensor is not question.tensor
     }
     if (is_given or not missing) and not question.walked.nodes and not is_watched:
         yield _no_graph(question)
