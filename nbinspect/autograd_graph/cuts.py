@@ -16,6 +16,7 @@ from nbinspect.autograd_graph.mends import (
     sets_an_item,
     sets_to_itself,
     takes_a_number,
+    unwrapped,
     without,
 )
 from nbinspect.autograd_graph.watched import Event, Watched, event_of
@@ -37,6 +38,22 @@ COPYING = {
     TOLIST,
     NUMPY,
 }
+INDEXING = frozenset(
+    f"aten::{name}"
+    for name in [
+        "topk",
+        "sort",
+        "max",
+        "min",
+        "median",
+        "nanmedian",
+        "mode",
+        "kthvalue",
+        "cummax",
+        "cummin",
+    ]
+)
+"""Operations that give values, and indices which have no gradient."""
 GUESSED = "if they are the same, the path is cut there"
 
 
@@ -208,9 +225,15 @@ def _described(seen: Watched, event: Event) -> Cut:
         return _without_gradients(seen, event)
     if event.op == "aten::detach":
         ending = ".data" if piece.endswith(".data") else ".detach()"
-        return Cut(f"{what} cuts it off", _mended(line, without(text, piece, ending)), line)
+        mend = without(text, piece, ending) or unwrapped(text, piece)
+        if line is not None and text == f".{piece}":  # of an expression over several lines
+            mend = f"# delete {line.label}: {text}"
+        return Cut(f"{what} cuts it off", _mended(line, mend), line)
     if event.is_number:
-        return Cut(f"{what} makes integers of it, which have no gradient", "", line)
+        made = "booleans" if event.is_bool else "integers"
+        return Cut(f"{what} makes {made} of it, which have no gradient", "", line)
+    if event.op in INDEXING and event.gives.get(0, True):
+        return Cut(f"only the indices of {what} go on, integers which have no gradient", "", line)
     return Cut(f"{what} ({event.op}) gives no gradient", "", line)
 
 
@@ -237,6 +260,13 @@ def _without_gradients(seen: Watched, event: Event) -> Cut:
             why = (
                 f"`{piece}` in {line.label} got no input that requires grad, without which a "
                 "reentrant checkpoint switches gradients off; `use_reentrant=False` needs none"
+            )
+            return Cut(why, "", line)
+        if ".apply(" in piece:
+            why = (
+                f"`{piece}` in {line.label} gives no gradient: the forward of a "
+                "`torch.autograd.Function` runs without gradients, and what goes on from it is marked "
+                "as non-differentiable, or was not returned by it"
             )
             return Cut(why, "", line)
     line, piece = said[-1]

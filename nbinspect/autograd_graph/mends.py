@@ -144,8 +144,13 @@ def _is_maker(call: ast.Call) -> bool:
 def _kept_call(call: ast.Call) -> ast.expr | None:
     """Give what a call made of numbers, made of tensors instead."""
     kept = _kept(call.args[0])
+    return _as_meant(call, kept) if kept is not None else None
+
+
+def _as_meant(call: ast.Call, kept: ast.expr) -> ast.expr | None:
+    """Give an expression the dtype and device that a call asks for, None if it asks for more."""
     meant = {one.arg for one in call.keywords}
-    if kept is None or not meant <= {"dtype", "device", "requires_grad"}:
+    if not meant <= {"dtype", "device", "requires_grad"}:
         return None
     to = [one for one in call.keywords if one.arg in {"dtype", "device"}]
     if not to:
@@ -219,3 +224,15 @@ def _stripped(value: ast.expr) -> ast.expr:
     while isinstance(value, ast.Call) and _ends(value) in {*AWAY, "float"}:
         value = value.args[0] if _ends(value) == "float" else value.func.value  # type: ignore[attr-defined]
     return value
+
+
+def unwrapped(text: str, piece: str) -> str:
+    """Write ``loss = torch.tensor(out, requires_grad=True)`` as ``loss = out``; "" if it is no such."""
+    statement = only_statement(piece)
+    call = getattr(statement, "value", None)
+    if not isinstance(call, ast.Call) or not _is_maker(call) or piece not in text:
+        return ""
+    if isinstance(call.args[0], ast.List | ast.Tuple | ast.ListComp):
+        return ""
+    kept = _as_meant(call, call.args[0])
+    return text.replace(piece, ast.unparse(kept), 1) if kept is not None else ""

@@ -32,7 +32,8 @@ class Recorder:
     """A subscriber of an `OpStream`.
 
     Args:
-        on_backward: called with the tensor whose backward is about to begin.
+        on_backward: called with the tensor whose backward is about to begin, and whether that is
+            `backward`, not `torch.autograd.grad`.
 
     Attributes:
         seen: what was noted.
@@ -44,7 +45,7 @@ class Recorder:
     Blind to: Python numbers that were computed with before they came back into a tensor.
     """
 
-    def __init__(self, on_backward: Callable[[Any], None]) -> None:
+    def __init__(self, on_backward: Callable[[Any, bool], None]) -> None:
         self.seen = Watched(first=_torch.next_sequence_number() or 0)
         self.modules = ModuleNames()
         self.n_dropped = 0
@@ -74,12 +75,13 @@ class Recorder:
             self._note_step(func, args, kwargs)
             return
         name = _torch.op_name(func)
-        if name == "aten::ones_like" and _is_backwards(sys._getframe(2)):
+        began = _began_by(sys._getframe(2)) if name == "aten::ones_like" else ""
+        if began:
             user = notebook.user_frame(sys._getframe(2))
             place = -1 if user is None else self._place(user)
             self.seen.roots.append((weakref.ref(args[0]), place))
             self.seen.backwards.append(_torch.next_sequence_number() or 0)
-            self._on_backward(args[0])
+            self._on_backward(args[0], began == "backward")
             return
         self._note(func, name, args, kwargs, result)
 
@@ -210,6 +212,7 @@ class Recorder:
             self._made(tensor, number, output)
         if tensors:
             event.is_number = not any(t.is_floating_point() or t.is_complex() for t in tensors)
+            event.is_bool = all(t.dtype is torch.bool for t in tensors)
         elif type(result) in (float, int, bool, complex):
             event.is_number = True
 
@@ -274,12 +277,13 @@ def _is_for_text(frame: Any) -> bool:
     return module == "torch._tensor_str" or frame.f_code.co_name == "__format__"
 
 
-def _is_backwards(frame: Any) -> bool:
-    """Say whether ``Tensor.backward`` is making the gradient of its root."""
+def _began_by(frame: Any) -> str:
+    """Name who is making the gradient of a root: ``backward`` or ``grad``; "" for nobody."""
     for _ in range(6):
         if frame is None:
-            return False
+            return ""
         if frame.f_code.co_name == "_make_grads":
-            return str(frame.f_globals.get("__name__", "")) == "torch.autograd"
+            is_torchs = frame.f_globals.get("__name__", "") == "torch.autograd"
+            return frame.f_back.f_code.co_name if is_torchs else ""
         frame = frame.f_back
-    return False
+    return ""

@@ -28,8 +28,11 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
         and id(tensor) not in reached
         and tensor is not question.tensor
     }
-    if (is_given or not missing) and not question.walked.nodes and not is_watched:
-        yield _no_graph(question)
+    if (is_given or not missing) and not question.walked.nodes:
+        if not is_watched:
+            yield _no_graph(question)
+        elif not is_given and question.seen.used_frozen():
+            yield _all_frozen(question)
         return
     by_cut: dict[Cut | None, list[str]] = defaultdict(list)
     cuts = Cuts(question.seen, question.tensor) if missing and is_watched else None
@@ -123,13 +126,35 @@ def _meant(finding: GraphFinding, name: str) -> GraphFinding:
 def _no_graph(question: Question) -> GraphFinding:
     if _is_given(question):
         sentence = f"`{question.name}` is a leaf: nothing was computed to make it."
-        return GraphFinding("UNREACHED", sentence, names=(question.name,), is_fault=False)
+        mend = WATCH_IT if _may_be_a_loss(question) else ""
+        if mend:
+            sentence += (
+                " If its number was computed, as in `torch.tensor(...)` of a loss, the graph was left "
+                f"behind there. Run the cell that makes it under `{WATCH_IT}` to see where."
+            )
+        return GraphFinding("UNREACHED", sentence, mend, (question.name,), is_fault=False)
     sentence = (
         f"`{question.name}` has no graph: what it was made from required no gradient, or the path was "
-        "cut by `detach`, `no_grad`, `.item()`, `.data` or a cast to integers. Run the cell that makes "
-        f"it under `{WATCH_IT}` to see where."
+        "cut by `detach`, `no_grad`, `.item()`, `.data`, a cast to integers or `torch.autograd.grad` "
+        f"without `create_graph=True`. Run the cell that makes it under `{WATCH_IT}` to see where."
     )
     return GraphFinding("UNREACHED", sentence, WATCH_IT, (question.name,))
+
+
+def _may_be_a_loss(question: Question) -> bool:
+    """Say whether a leaf is a single number that no module, optimizer or input would be."""
+    tensor, names = question.tensor, question.names
+    is_trained = any(id(tensor) in ids for ids in names.trained)
+    return tensor.numel() == 1 and id(tensor) not in names.owners and not is_trained
+
+
+def _all_frozen(question: Question) -> GraphFinding:
+    sentence = (
+        f"`{question.name}` has no graph: nothing that it was made from requires a gradient, as the "
+        "parameters that the cell used are frozen. Unfreeze those that are to be trained: "
+        "`model.requires_grad_()`."
+    )
+    return GraphFinding("UNREACHED", sentence, "", (question.name,))
 
 
 def _unreached_because(

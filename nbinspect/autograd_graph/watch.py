@@ -71,6 +71,7 @@ class GraphWatch:
         self._stream: OpStream | None = None
         self._undo = ExitStack()
         self._n_backwards = self._n_shown = 0
+        self._had_backward = False
         self._last: weakref.ref[Any] | None = None
 
     @property
@@ -127,8 +128,15 @@ class GraphWatch:
             note = _own_error(said_of(own))
             self._report = dataclasses.replace(report, notes=(*report.notes, note))
 
-    def _backward(self, tensor: Any) -> None:
-        """Look at a graph before backward takes what it has saved: the 1st, 2nd, 4th... time."""
+    def _backward(self, tensor: Any, is_backward: bool) -> None:
+        """Look at a graph before backward takes what it has saved: the 1st, 2nd, 4th... time.
+
+        Once there is a `backward`, no `torch.autograd.grad` counts, as that of a penalty.
+        """
+        if is_backward and not self._had_backward:
+            self._had_backward, self._n_backwards = True, 0
+        elif self._had_backward and not is_backward:
+            return
         self._n_backwards += 1
         self._last = weakref.ref(tensor)
         recorder = self._recorder

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from types import CodeType
 from typing import Any, NamedTuple
 
+from torch.nn import Parameter
+
 from nbinspect import notebook
 from nbinspect.autograd_graph.facts import Origin
 from nbinspect.records import SourceLine
@@ -39,6 +41,7 @@ class Event:
         gives: by output whether it required grad, as far as somebody looked.
         grad_enabled: gradients were recorded when it ran.
         is_number: its output is of a dtype, or a Python number, that has no gradient.
+        is_bool: that dtype is bool.
         number: what the user's own code gave it, after some had left torch.
     """
 
@@ -52,6 +55,7 @@ class Event:
     grad_enabled: bool = True
     around: tuple[int, ...] = ()
     is_number: bool = False
+    is_bool: bool = False
     number: float | None = None
 
 
@@ -158,6 +162,12 @@ class Watched:
             if tensor is not None and tensor.requires_grad and tensor.is_leaf:
                 yield tensor
 
+    def used_frozen(self) -> bool:
+        """Say whether the cell used parameters, all of which are frozen."""
+        alive: Iterator[Any] = (ref() for ref in self.externals)
+        required = [one.requires_grad for one in alive if issubclass(type(one), Parameter)]
+        return bool(required) and not any(required)
+
     def stepped(self, external: int, number: int) -> None:
         """Note that an optimizer wrote to a parameter when `number` was the next node's."""
         self.steps.setdefault(external, deque(maxlen=MOST_STEPS)).append(number)
@@ -236,10 +246,12 @@ class Watched:
     def carried_from(self, starts: Iterable[int], within: set[int]) -> Flow:
         """Follow gradients from the events that took something on to what was made of it.
 
-        An output that nobody took afterwards is judged by the operation: it carries a gradient
-        unless gradients were off or its dtype has none.
+        Outputs that go nowhere within carry none, as the values where only the indices of ``topk``
+        are used. Where nobody looked at any, the operation is judged: it carries a gradient unless
+        gradients were off or its dtype has none.
         """
-        begins = set(starts)
+        begins, end = set(starts), max(within, default=-1)
+        taken = {value for number in within for value in self.events[number].inputs}
         carried: set[int] = set()
         values: set[int] = set()
         stopped: list[int] = []
@@ -248,6 +260,7 @@ class Watched:
             if number not in begins and values.isdisjoint(event.inputs):
                 continue
             gives = [output for output, required in event.gives.items() if required]
+            gives = [n for n in gives if number == end or value_of(number, n) in taken]
             if not event.gives and event.grad_enabled and not event.is_number:
                 gives = [0] if event.op != "aten::detach" else []
             if gives:
