@@ -37,7 +37,7 @@ class Names:
         buffers: the buffers of all of them by fqn.
         trained: for each optimizer the ids of what it trains.
         loose: what these optimizers train and no module has: the user's name, "" for none, and it.
-        nameless: outermost modules that the user has no name for.
+        nameless: outermost modules that the user has no name for, and no module owns.
         variables: for each tensor the user's names.
         nodes: for each autograd node the names of tensors that it made.
         kinds: for each variable that a node made, that node's name and its own shape.
@@ -105,9 +105,13 @@ def names_of(leaves: Iterable[Any], frozen: Iterable[Any] = ()) -> Names:
     called: dict[int, str] = {}
     for label, value in known:
         called.setdefault(id(value), label)
+    held: dict[int, str] | None = None
     for top in _outermost(used, parents, called):
+        if id(top) not in called and held is None:  # those with a name have come first
+            held = _held(names, modules)
+        label = called.get(id(top)) or (held or {}).get(id(top)) or class_name(type(top))
         with suppress(Exception):  # a module whose own code raises has no names to give
-            prefix = _name_module(names, top, called.get(id(top)) or class_name(type(top)))
+            prefix = _name_module(names, top, label)
             if id(top) not in called:
                 names.nameless.add(prefix)
     _name_variables(names, [*known, *_attributes(names, modules)])
@@ -119,6 +123,18 @@ def names_of(leaves: Iterable[Any], frozen: Iterable[Any] = ()) -> Names:
         if id(one) not in names.owners
     ]
     return names
+
+
+def _held(names: Names, modules: list[Any]) -> dict[int, str]:
+    """Name modules that are in a plain list or dictionary of a module, which does not own them."""
+    found: dict[int, str] = {}
+    for module in modules:
+        label = names.modules.get(id(module))
+        for key, value in list((own_dict(module) or {}).items()) if label else ():
+            if type(value) in (list, tuple, dict) and not key.startswith("_"):
+                inner = _parts(f"{label}.{key}", value)
+                found |= {id(one): name for name, one in inner if not is_tensor(one)}
+    return found
 
 
 def _attributes(names: Names, modules: list[Any]) -> Iterator[tuple[str, Any]]:

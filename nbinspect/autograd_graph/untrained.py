@@ -36,7 +36,8 @@ def _untrained(
     question: Question, found: list[AutogradNode], *, some_trained: bool
 ) -> GraphFinding:
     names = [node.leaf for node in found]
-    is_lost = some_trained and all(_is_nameless(question, name) for name in names)
+    nameless = tuple(f"{prefix}." for prefix in question.names.nameless)
+    is_lost = some_trained and all(name.startswith(nameless) for name in names)
     gone = _gone(question) if some_trained and not is_lost else []
     verb = ("gets", "it") if len(names) == 1 else ("get", "them")
     sentence = (
@@ -44,9 +45,12 @@ def _untrained(
         f"`{question.name}`: nothing changes {verb[1]}."
     )
     if is_lost:
+        where = "No module that you have a name for holds them"
+        if all("[" in name for name in names):
+            where = "They are in a plain list or dictionary, which a module does not look into"
         sentence += (
-            " No module that you have a name for holds them: keep them in a "
-            "`torch.nn.ModuleList` or `ParameterList`, so that `parameters()` finds them."
+            f" {where}: keep them in a `torch.nn.ModuleList`, `ModuleDict` or `ParameterList`, so that "
+            "`parameters()` finds them."
         )
     if gone:
         sentence += (
@@ -56,10 +60,6 @@ def _untrained(
     keys = tuple(node.key for node in found)
     is_fault = is_lost or bool(gone)
     return GraphFinding("UNTRAINED", sentence, "", tuple(names), None, keys, is_fault=is_fault)
-
-
-def _is_nameless(question: Question, name: str) -> bool:
-    return name.partition(".")[0] in question.names.nameless
 
 
 def _gone(question: Question) -> list[Any]:

@@ -45,6 +45,36 @@ def test_a_head_alone_is_trained_on_purpose():
     del optimizer
 
 
+class Heads(nn.Module):
+    """Keeps its heads in a plain dictionary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Linear(4, 4)
+        self.heads = {"a": nn.Linear(4, 1), "b": nn.Linear(4, 1)}
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.heads["a"](self.body(x)) + self.heads["b"](self.body(x)).square()
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_modules_in_a_plain_dictionary_go_by_its_name(is_watched):
+    model = Heads()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with nbinspect.graphwatch() as w:
+        loss = model(torch.randn(3, 4)).mean()
+    report = w.report if is_watched else nbinspect.autograd(loss)
+    (fault,) = [one for one in report.findings if one.is_fault]
+    assert (
+        "No optimizer has `model.heads['a'].*`, `model.heads['b'].*`, which get" in fault.sentence
+    )
+    assert "They are in a plain list or dictionary" in fault.sentence
+    assert {"model.heads['a']", "model.heads['b']"} <= {one.name for one in report.modules}
+    report.text()
+    report.svg()
+    del optimizer, loss
+
+
 class Careless(nn.Module):
     """Makes a layer in its forward, and keeps what it computed of a parameter."""
 
