@@ -28,12 +28,11 @@ def unreached(question: Question) -> Iterator[GraphFinding]:
         and id(tensor) not in reached
         and tensor is not question.tensor
     }
-    if (is_given or not missing) and not question.walked.nodes:
-        if not is_watched:
-            yield _no_graph(question)
-        elif not is_given and question.seen.used_frozen():
-            yield _all_frozen(question)
+    if (is_given or not missing) and not question.walked.nodes and not is_watched:
+        yield _no_graph(question)
         return
+    if not (missing or is_given or question.walked.nodes) and question.seen.used_frozen():
+        yield _all_frozen(question)
     by_cut: dict[Cut | None, list[str]] = defaultdict(list)
     cuts = Cuts(question.seen, question.tensor) if missing and is_watched else None
     for name, tensor in missing.items():

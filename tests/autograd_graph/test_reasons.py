@@ -94,6 +94,29 @@ def test_a_cell_whose_parameters_are_all_frozen():
     del loss, data
 
 
+def of_a_number(out):
+    return torch.tensor(out.item(), requires_grad=True)
+
+
+def of_a_tensor(out):
+    return torch.tensor(out, requires_grad=True)
+
+
+def of_what_was_counted(out):
+    return (out > 0).float().requires_grad_()
+
+
+@pytest.mark.filterwarnings("ignore:To copy construct from a tensor")
+@pytest.mark.parametrize("made", [of_a_number, of_a_tensor, of_what_was_counted])
+def test_a_loss_that_is_a_leaf_is_followed_to_where_it_was_cut(made):
+    model = nn.Linear(4, 1)
+    with nbinspect.graphwatch() as w:
+        loss = made(model(torch.randn(3, 4)).mean())
+    for report in (w.report, nbinspect.autograd(loss)):
+        (fault,) = [one for one in report.findings if one.is_fault]
+        assert (fault.kind, fault.names) == ("CUT", ("model.weight", "model.bias"))
+
+
 def test_a_leaf_that_may_be_a_loss():
     loss = torch.tensor(1.5, requires_grad=True)
     (found,) = nbinspect.autograd(loss).findings
