@@ -106,7 +106,8 @@ def _told(question: Question, together: list[_Changed]) -> GraphFinding:
     names = [one.name for one in together if one.name]
     what, was = first.what, "was"
     if len(together) > 1:
-        what, was = listed(by_module(names, question)), "were"
+        are_parameters = question.names.buffers.keys().isdisjoint(names)
+        what, was = listed(by_module(names, question) if are_parameters else names), "were"
     line, by, mend = _cause(question, first)
     sentence = (
         f"{what}, which `{facts.name}`{where}{more} saved as `{slot}`, {was} changed in place "

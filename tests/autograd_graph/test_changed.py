@@ -129,3 +129,11 @@ def test_a_buffer_is_no_optimizers(is_watched):
     assert "optimizer" not in fault.sentence
     assert "give the forward a copy: `.clone()`" in fault.sentence
     del loss
+
+
+def test_buffers_are_not_taken_for_a_whole_module():
+    layer, norm = nn.Linear(4, 4), nn.BatchNorm1d(4).eval()
+    loss = norm(layer(torch.randn(3, 4))).sum()
+    norm.reset_running_stats()
+    (fault,) = [one for one in nbinspect.autograd(loss).findings if one.is_fault]
+    assert fault.sentence.startswith("`norm.running_mean`, `norm.running_var`, which")
