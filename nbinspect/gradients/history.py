@@ -85,6 +85,10 @@ class Builder:
             self.kept.append(step)
             self._thin()
 
+    def shown(self) -> set[int]:
+        """Give the numbers of those that any step has."""
+        return {one for members in self._groups for one in members}
+
     def _looks(self, joined: Sequence[_Joined]) -> list[packed.Look]:
         """Look at the rows of each step, at once at those of the same parameters."""
         alike: dict[tuple[int, ...], list[int]] = {}

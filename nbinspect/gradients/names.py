@@ -154,10 +154,17 @@ class Names:
             tuple(known.also),
         )
 
-    def beside(self, parameters: Iterable[int]) -> Iterator[tuple[Known, torch.Tensor]]:
-        """Give the other parameters of the models that some parameters (by id) belong to."""
+    def beside(
+        self, parameters: Iterable[int], reached: Iterable[int]
+    ) -> Iterator[tuple[Known, torch.Tensor]]:
+        """Give the other parameters of the models that some belong to.
+
+        Args:
+            parameters: ids of those that are not given.
+            reached: ids of more whose models count: a model may be in backward's reach alone.
+        """
         seen = set(parameters)
-        models = {self._known[key].model for key in seen if key in self._known}
+        models = {self._known[key].model for key in (*seen, *reached) if key in self._known}
         for key, known in list(self._known.items()):
             one = known.ref()
             if known.model in models and key not in seen and one is not None and self.wanted(one):

@@ -420,13 +420,21 @@ class Stepping(Guarded):
         """List what the watched models have besides: frozen, and left out by the optimizers."""
         if self._numbers:
             self._names.scan()  # a layer may have been replaced since
-        numbered = [key for key, (ref, _) in self._numbers.items() if ref() is not None]
-        beside = list(self._names.beside(numbered))
+        self._builder.settle()
+        alive = {key: n for key, (ref, n) in self._numbers.items() if ref() is not None}
+        shown = self._builder.shown()
+        stepped = [key for key, number in alive.items() if number in shown]
+        reached = alive.keys() | {
+            key for key in self._heard.finals if self._hooks.get(key) is not None
+        }
+        beside = list(self._names.beside(stepped, reached))
         frozen = [known.name for known, one in beside if not one.requires_grad]
         left_out = [
             known.name
             for known, one in beside
-            if one.requires_grad and one.grad is not None and id(one) not in self._names.owned
+            if one.requires_grad
+            and (one.grad is not None or id(one) in reached)
+            and id(one) not in self._names.owned
         ]
         has_optimizer = any(key != ITSELF for key in self._writers)
         self._beside = (tuple(frozen), tuple(left_out) if has_optimizer else ())

@@ -71,8 +71,8 @@ def number(value: Figure | None) -> str:
 
 def history_view(history: GradientHistory) -> View:
     """Describe a run: the verdict, what to do, the picture, the worst and the last step."""
-    if not (history.findings or _has_gradients(history)):
-        return (Text((_nothing(history),), "headline"), *_notes(history))
+    if not (history.findings or _has(history, packed.HAS_GRADIENT)):
+        return (Text((_nothing(history),), "headline"), *_left_alone(history), *_notes(history))
     blocks: list[Block] = [Text(_verdict(history), "headline")]
     blocks += [_advice(one, since(one, "step")) for one in history.findings]
     blocks += [Text((sentence,)) for sentence in (_course(history),) if sentence]
@@ -88,15 +88,26 @@ def history_view(history: GradientHistory) -> View:
     return (*blocks, *_notes(history))
 
 
-def _has_gradients(history: GradientHistory) -> bool:
+def _has(history: GradientHistory, flag: int) -> bool:
+    """Say whether any parameter has a flag in any step."""
     rows = (packed.unpack(step.rows) for step in history.packed)
-    return any(packed.has(one, packed.HAS_GRADIENT).any() for one in rows)
+    return any(packed.has(one, flag).any() for one in rows)
 
 
 def _nothing(history: GradientHistory) -> str:
     if history.packed:
         n = "one step" if history.n_steps == 1 else f"{count(history.n_steps)} steps"
-        return f"The optimizer made {n}, and no parameter that was watched had a gradient."
+        if history.without_optimizer:
+            return (
+                f"The optimizer made {n} and had no gradient: backward reached parameters that it "
+                "does not have. Was the model made anew after the optimizer?"
+            )
+        said = f"The optimizer made {n}, and no parameter that was watched had a gradient"
+        return said + (
+            ", though backward had reached some. Is zero_grad() called between backward() and step()?"
+            if _has(history, packed.REACHED)
+            else "."
+        )
     if history.n_steps:
         return f"None of {history.n_steps} steps was read."
     return "No backward pass reached a parameter, so there are no gradients to show."

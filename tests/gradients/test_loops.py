@@ -615,3 +615,33 @@ def test_gradients_that_some_parameters_have_in_some_steps():
     found = {p.name.removeprefix("layers."): p.cosine for p in w.report.steps[-1].parameters}
     assert {n: c for n, c in found.items() if c is not None} == pytest.approx(expected, abs=2e-3)
     assert 0 < len(expected) < 6
+
+
+@pytest.mark.parametrize("zero", [lambda _: None, lambda model: model.zero_grad()])
+def test_a_model_made_anew_after_its_optimizer_is_named(zero):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    model = mlp()
+    with gradwatch() as w:
+        train(model, optimizer, 3)
+        zero(model)
+    assert len(w.report.without_optimizer) == 6
+    assert w.report.without_optimizer[0] == "model.0.weight"
+    text = " ".join(w.report.text().split())
+    assert text.startswith("The optimizer made 3 steps and had no gradient")
+    assert "made anew after the optimizer?" in text
+    assert "6 parameters get gradients, but no optimizer has them: `model.*`." in text
+
+
+def test_a_whole_model_that_no_optimizer_has_is_named():
+    encoder, decoder = nn.Linear(16, 8), nn.Linear(8, 1)
+    spare = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(decoder.parameters(), lr=0.1)
+    with gradwatch() as w:
+        for _ in range(3):
+            optimizer.zero_grad()
+            decoder(encoder(torch.randn(8, 16))).square().mean().backward()
+            optimizer.step()
+    assert spare.weight.grad is None
+    assert w.report.without_optimizer == ("encoder.weight", "encoder.bias")
+    assert "no optimizer has them: `encoder.*`" in " ".join(w.report.text().split())
