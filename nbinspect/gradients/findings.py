@@ -51,7 +51,7 @@ def _finding(
         step=what.step,
         value=what.value,
         why=_why(kind, what, name, len(others), rules),
-        mend=_mend(kind, name, model, what.optimizer),
+        mend=_mend(kind, model, what),
         n_steps=what.n_steps,
         others=others,
     )
@@ -65,7 +65,7 @@ def _chosen(kind: Kind, what: Broken, about: Sequence[ParameterName]) -> int | N
     """
     if not what.parameters:
         return None
-    if kind != "DEAD":
+    if kind != "DEAD" or what.value:
         return what.parameters[0]
     layers: dict[str, list[int]] = {}
     for one in what.parameters:
@@ -90,6 +90,11 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
                 f"per element its gradient is {_power_of_ten(what.value)} times smaller than those of "
                 "the last layers, and it falls from layer to layer: the depth is the cause, not "
                 "convergence."
+            )
+        case "DEAD" if what.value:
+            return (
+                "backward leaves it a gradient, but this is 0 by the time the optimizer reads it, in "
+                f"{what.n_steps} steps running{_others('; so are those of {}', n_others)}."
             )
         case "DEAD":
             return (
@@ -133,7 +138,10 @@ def _others(words: str, number: int) -> str:
     return words.format(f"{number} other parameters" if number > 1 else "one other parameter")
 
 
-def _mend(kind: Kind, name: str, model: str, optimizer: str) -> str:
+def _mend(kind: Kind, model: str, what: Broken) -> str:
+    # Without a name of the user's it is called by its class, or as torch's own calls have it.
+    has_name = re.fullmatch(r"[a-z_][\w.]*", what.optimizer)
+    optimizer = what.optimizer if has_name else "optimizer"
     clip = (
         f"torch.nn.utils.clip_grad_norm_({as_code(model)}.parameters(), 1.0)"
         "  # before optimizer.step()"
@@ -149,11 +157,11 @@ def _mend(kind: Kind, name: str, model: str, optimizer: str) -> str:
                 "if p.dim() > 1]  # before training, for all layers; in place of Sigmoid take ReLU, "
                 "or put BatchNorm before it"
             )
+        case "DEAD" if what.value:
+            return f"{optimizer}.zero_grad()  # before loss.backward(), not after it"
         case "DEAD":
             return "torch.nn.LeakyReLU()  # in place of the ReLU after it; or a lower learning rate"
         case "UNUSED":
             return "%autograd loss  # shows where the way to it is cut"
         case "PILING_UP":
-            # Without a name of the user's it is called by its class, or as torch's own calls have it.
-            name = optimizer if re.fullmatch(r"[a-z_][\w.]*", optimizer) else "optimizer"
-            return f"{name}.zero_grad()  # before loss.backward()"
+            return f"{optimizer}.zero_grad()  # before loss.backward()"

@@ -196,11 +196,9 @@ def _loss(passes: Passes, scale: float | None) -> Figure:
         return Unavailable(passes.why_no_loss)
     if not passes.losses:
         return Unavailable("no backward pass was seen")
-    return math.fsum(passes.losses) / (scale or 1.0) if _finite(passes.losses) else math.nan
-
-
-def _finite(losses: Sequence[float]) -> bool:
-    return all(map(math.isfinite, losses))
+    finite = all(map(math.isfinite, passes.losses))
+    # `fsum` refuses Inf beside -Inf; `sum` gives NaN for these, and Inf where that is what it is.
+    return (math.fsum if finite else sum)(passes.losses) / (scale or 1.0)
 
 
 Clipped = Literal["", "norm", "value", "changed"]

@@ -40,7 +40,9 @@ class Rules:
             single update is larger than the weights, or it grows by 10 to the `decades` from the
             last layer to the first.
         dead_steps: DEAD: reached by backward, and yet exactly 0 in so many steps running (in all
-            steps of a shorter run, three at least).
+            steps of a shorter run, three at least); or all that backward left is exactly 0 by the
+            time the optimizer reads it. A bias whose layer's weight has a gradient is not dead: it
+            drops out of the loss, as in a difference of outputs.
         unused_steps: UNUSED: an optimizer has it, and no backward reached it in all of so many
             steps (in all steps of a shorter run).
         piling_steps: PILING_UP: in so many steps running backward added to the gradients of the step

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -73,6 +73,7 @@ class Group:
     Attributes:
         weights: which of them have more than one dimension.
         biases: which are called a bias.
+        layers: the module that each belongs to.
         sizes: how many numbers each has.
         reached: which of them backward has reached at any time.
         n_steps: how many steps any of them was reached in.
@@ -82,6 +83,10 @@ class Group:
         first: the first of those, or else of these.
         early: the norms of the first steps.
         recent: those of the last ones.
+        piling: the steps running in which backward added to gradients of the step before; of
+            these parameters alone, as optimizers may take turns.
+        wiped: those in which all that backward left was 0 by the time of the write.
+        wiped_of: the norm that backward left in the first of these, and the optimizer's name.
     """
 
     def __init__(
@@ -95,6 +100,9 @@ class Group:
         self.n_steps, self.n_without, self.n_ahead, self.first = 0, 0, 0, index
         self.early: list[float] = []
         self.recent: deque[float] = deque(maxlen=WINDOW)
+        self.piling, self.wiped = Streak(), Streak()
+        self.wiped_of = (0.0, "")
+        self.layers = [one.name.rpartition(".")[0] for one in own]
 
 
 class Health:
@@ -124,7 +132,7 @@ class Health:
         self._vanishing, self._growing = Streak(), Streak()
         self._first_deepest = math.inf
         self._any_reached = False
-        self._skipping, self._piling = Streak(), Streak()
+        self._skipping = Streak()
         self._candidates: dict[str, tuple[int, float]] = {}
 
     def step(
@@ -155,11 +163,10 @@ class Health:
             self._note("SKIPPING", self._skipping.first, length, [], length)
         if figures.skipped:
             return
-        self._piling.note(figures.index, figures.piled_up)
-        if self._piling.length >= self.rules.piling_steps:
-            length = self._piling.length
-            self._note("PILING_UP", self._piling.first, length, [], length)
-            self.broken["PILING_UP"].optimizer = next(iter(figures.optimizers), "")
+        self._pile(figures, group.piling)
+        group.wiped.note(figures.index, figures.written_norm == 0 < figures.grad_norm)
+        if group.wiped.length == 1:
+            group.wiped_of = figures.grad_norm, next(iter(figures.optimizers), "")
         if not look.is_finite or _is_bad(figures.loss):
             self._bad(figures, members, look)
             return
@@ -168,6 +175,12 @@ class Health:
         self._depth(figures.index, members, look, group)
         self._size(figures, members, look, group)
         self._spike(figures, members, look.norms, group)
+
+    def _pile(self, figures: StepFigures, piling: Streak) -> None:
+        piling.note(figures.index, figures.piled_up)
+        if piling.length >= self.rules.piling_steps:
+            self._note("PILING_UP", piling.first, piling.length, [], piling.length)
+            self.broken["PILING_UP"].optimizer = next(iter(figures.optimizers), "")
 
     def _note(
         self, kind: Kind, step: int, value: float, parameters: Sequence[int], n_steps: int = 1
@@ -293,13 +306,50 @@ class Health:
         if few and self._growing.length == self.n_read > 0:
             self._explodes()
         found = dict(self.broken)
-        if dead := self._still_dead(ended):
-            first = min(streak.first for streak in dead.values())
-            n_steps = max(streak.length for streak in dead.values())
-            found["DEAD"] = Broken(first, 0.0, sorted(dead), n_steps)
+        if gone := self._wiped(ended) or self._dead_ones(ended):
+            found["DEAD"] = gone
         if unused := self._never_reached(ended):
             first = min(first for first, _ in unused.values())
             found["UNUSED"] = Broken(first, 0.0, sorted(unused), max(n for _, n in unused.values()))
+        return found
+
+    def _wiped(self, ended: bool) -> Broken | None:
+        """Tell of gradients that backward left and that were all 0 when the optimizer got them."""
+        need = self.rules.dead_steps
+        for members, group in self._groups.items():
+            wiped = group.wiped
+            if wiped.length >= need or (ended and _is_whole(wiped, group.n_steps)):
+                norm, optimizer = group.wiped_of
+                return Broken(wiped.first, norm, sorted(members), wiped.length, optimizer)
+        return None
+
+    def _dead_ones(self, ended: bool) -> Broken | None:
+        dead = self._still_dead(ended)
+        for one in self._cancelled(dead) if dead else ():
+            del dead[one]
+        if not dead:
+            return None
+        first = min(streak.first for streak in dead.values())
+        return Broken(first, 0.0, sorted(dead), max(one.length for one in dead.values()))
+
+    def _cancelled(self, dead: Collection[int]) -> set[int]:
+        """Give the biases of layers whose weights live: they drop out of the loss, as in a difference.
+
+        A layer whose output is 0, or is not used, gives its weight no gradient either.
+        """
+        found = set()
+        for members, group in self._groups.items():
+            places = range(len(members))
+            alive = {
+                group.layers[at]
+                for at in places
+                if group.weights[at] and group.reached[at] and members[at] not in dead
+            }
+            found |= {
+                members[at]
+                for at in places
+                if group.biases[at] and members[at] in dead and group.layers[at] in alive
+            }
         return found
 
     def _still_dead(self, ended: bool) -> dict[int, Streak]:

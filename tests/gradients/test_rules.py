@@ -604,3 +604,89 @@ def test_an_optimizer_without_a_name_is_called_what_it_is():
             squares(model, torch.randn(4, 16)).backward()
             box[0][0].step()
     assert only(w.report).mend == "optimizer.zero_grad()  # before loss.backward()"
+
+
+@pytest.mark.parametrize("is_other_zeroed", [True, False])
+def test_gradients_of_one_of_two_optimizers_that_take_turns_pile_up(is_other_zeroed):
+    zeroed, forgotten = mlp(), mlp()
+    first, second = sgd(zeroed, 1e-3), sgd(forgotten, 1e-3)
+    with gradwatch() as w:
+        for _ in range(6):
+            if is_other_zeroed:
+                first.zero_grad()
+            squares(zeroed, torch.randn(8, 16)).backward()
+            first.step()
+            squares(forgotten, torch.randn(8, 16)).backward()
+            second.step()
+    finding = only(w.report)
+    assert (finding.kind, finding.step) == ("PILING_UP", 3 if is_other_zeroed else 2)
+    assert finding.mend.startswith("second." if is_other_zeroed else "")
+
+
+@pytest.mark.parametrize("n_steps", [3, 12])
+def test_gradients_that_are_zeroed_before_the_optimizer_reads_them(n_steps):
+    model = mlp()
+    optimizer = sgd(model)
+    with gradwatch() as w:
+        for _ in range(n_steps):
+            squares(model, torch.randn(8, 16)).backward()
+            optimizer.zero_grad(set_to_none=False)
+            optimizer.step()
+    finding = only(w.report)
+    assert (finding.kind, finding.parameter, finding.step) == ("DEAD", "model.0.weight", 0)
+    assert len(finding.others) == 5
+    assert finding.value == pytest.approx(w.report.steps[0].grad_norm)
+    assert "0 by the time the optimizer reads it" in finding.why
+    assert finding.mend == "optimizer.zero_grad()  # before loss.backward(), not after it"
+
+
+def test_gradients_that_are_dropped_before_the_optimizer_reads_them():
+    model = mlp()
+    optimizer = sgd(model)
+    with gradwatch() as w:
+        for _ in range(3):
+            squares(model, torch.randn(8, 16)).backward()
+            optimizer.zero_grad()
+            optimizer.step()
+    text = " ".join(w.report.text().split())
+    assert "no parameter that was watched had a gradient" in text
+    assert "Is zero_grad() called between backward() and step()?" in text
+
+
+def test_a_layer_whose_gradient_is_always_zeroed_is_not_the_whole_model():
+    model = mlp()
+    with gradwatch() as w:
+        optimizer = sgd(model)
+        for _ in range(4):
+            optimizer.zero_grad()
+            squares(model, torch.randn(8, 16)).backward()
+            model[0].weight.grad.zero_()
+            optimizer.step()
+    assert w.report.findings == ()
+
+
+def test_a_bias_that_drops_out_of_the_loss_is_not_dead():
+    critic = mlp()
+    optimizer = torch.optim.Adam(critic.parameters(), lr=1e-4)
+    with gradwatch() as w:
+        for _ in range(12):
+            optimizer.zero_grad()
+            (critic(torch.randn(64, 16)).mean() - critic(torch.randn(64, 16)).mean()).backward()
+            optimizer.step()
+    bias = w.report.steps[-1]["critic.4.bias"]
+    assert (bias.grad_norm, bias.zero_share) == (0.0, 1.0)
+    assert w.report.findings == ()
+
+
+@pytest.mark.parametrize(
+    ("parts", "whole"), [([math.inf], math.inf), ([math.inf, -math.inf], math.nan)]
+)
+def test_a_loss_that_is_infinite_is_told_as_that(parts, whole):
+    model = mlp(2)
+    optimizer = sgd(model)
+    with gradwatch() as w:
+        for part in parts:
+            (squares(model, torch.randn(4, 16)) + part).backward()
+        optimizer.step()
+    assert w.report.losses == pytest.approx([whole], nan_ok=True)
+    assert kinds(w.report) == ["NAN"]
