@@ -378,3 +378,52 @@ def test_a_change_in_how_gradients_are_let_go_costs_one_cosine_at_most():
         right = torch.cosine_similarity(now, then, dim=0).item()
         assert found[step] is None or found[step] == pytest.approx(right, abs=2e-3)
     assert found.count(None) <= 2, "the first step's, and one"
+
+
+class OldStyle(torch.optim.Optimizer):
+    """Decays weights by way of `.grad.data`, as optimizers did before `torch.no_grad`."""
+
+    def __init__(self, params):
+        super().__init__(params, {})
+
+    def step(self):
+        for one in self.param_groups[0]["params"]:
+            one.grad.data.add_(one.data, alpha=0.5)
+            one.data.add_(one.grad.data, alpha=-0.01)
+
+
+@pytest.mark.parametrize("size", [(4, 6), (60, 70)])
+@pytest.mark.parametrize("from_step", [0, 3])
+def test_cosines_where_gradients_are_edited_past_the_version_counter(size, from_step):
+    weight = torch.ones(*size, requires_grad=True)
+    writers = torch.optim.SGD([weight], lr=0.01), OldStyle([weight])
+    gradients = [torch.randn(*size) for _ in range(8)]
+    with gradwatch() as w:
+        for step, gradient in enumerate(gradients):
+            weight.grad = None
+            (weight * gradient).sum().backward()
+            writers[0].step()
+            if step >= from_step:
+                weight.grad.data.mul_(0.5).add_(1)
+    found = [step.parameters[0].cosine for step in w.report.steps]
+    flat = [one.flatten().double() for one in gradients]
+    right = [torch.cosine_similarity(a, b, dim=0).item() for a, b in pairwise(flat)]
+    lost = [n for n, one in enumerate(found) if one is None]
+    assert lost in ([0], [0, from_step + 1]), "the first step's, and one where it begins"
+    told = [(one, that) for one, that in zip(found[1:], right, strict=True) if one is not None]
+    assert [one for one, _ in told] == pytest.approx([that for _, that in told], abs=2e-3)
+
+
+def test_cosines_where_the_optimizer_edits_gradients_in_place():
+    weight = torch.ones(60, 70, requires_grad=True)
+    optimizer = OldStyle([weight])
+    gradients = [torch.randn(60, 70) for _ in range(6)]
+    with gradwatch() as w:
+        for gradient in gradients:
+            optimizer.zero_grad()
+            (weight * gradient).sum().backward()
+            optimizer.step()
+    flat = [one.flatten().double() for one in gradients]
+    right = [torch.cosine_similarity(a, b, dim=0).item() for a, b in pairwise(flat)]
+    found = [step.parameters[0].cosine for step in w.report.steps]
+    assert found[1:] == pytest.approx(right, abs=2e-3)
