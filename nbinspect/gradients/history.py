@@ -75,13 +75,16 @@ class Builder:
         """Pack the steps that wait, and hold the rules against them."""
         steps = [self._waiting.popleft() for _ in range(len(self._waiting))]
         rows = iter(packing.pack([part.figures for _, parts, _ in steps for part in parts]))
-        joined = [_joined(parts, [next(rows) for _ in parts]) for _, parts, _ in steps]
+        joined = [
+            _joined(parts, [next(rows) for _ in parts], self.parameters) for _, parts, _ in steps
+        ]
         looks = self._looks(joined)
         for (index, parts, passes), one, look in zip(steps, joined, looks, strict=True):
             figures = _figures(index, parts, passes, look)
             group = self._groups.setdefault(one.members, len(self._groups))
             self.health.step(figures, one.members, look, self.parameters)
-            step = PackedStep(figures, group, one.rows.tobytes(), one.bad, one.exponents)
+            kept = one.rows.tobytes()
+            step = PackedStep(figures, group, kept, one.bad, one.exponents, one.resized)
             self.kept.append(step)
             self._thin()
 
@@ -91,12 +94,14 @@ class Builder:
 
     def _looks(self, joined: Sequence[_Joined]) -> list[packed.Look]:
         """Look at the rows of each step, at once at those of the same parameters."""
-        alike: dict[tuple[int, ...], list[int]] = {}
+        alike: dict[tuple[Any, ...], list[int]] = {}
         for at, one in enumerate(joined):
-            alike.setdefault(one.members, []).append(at)
+            alike.setdefault((one.members, one.resized), []).append(at)
         found: dict[int, packed.Look] = {}
-        for members, places in alike.items():
+        for (members, resized), places in alike.items():
             sizes = np.asarray([self.parameters[one].n_elements for one in members], np.float64)
+            for row, n_elements in resized:
+                sizes[row] = n_elements
             own = packed.looks([joined[at].rows for at in places], sizes, LEAST_LAYERS)
             found.update(zip(places, own, strict=True))
         return [found[at] for at in range(len(joined))]
@@ -146,18 +151,22 @@ class _Joined(NamedTuple):
     rows: packed.Rows
     bad: tuple[tuple[int, int | None, int | None], ...]
     exponents: tuple[Exponents, ...]
+    resized: tuple[tuple[int, int], ...]
 
 
-def _joined(parts: Sequence[Part], rows: Sequence[packed.Rows]) -> _Joined:
+def _joined(
+    parts: Sequence[Part], rows: Sequence[packed.Rows], about: Sequence[ParameterName]
+) -> _Joined:
     """Put the parameters of several optimizers one after the other."""
     if len(parts) == 1:
         one = parts[0]
-        return _Joined(one.members, rows[0], tuple(one.bad), one.exponents)
+        return _Joined(one.members, rows[0], tuple(one.bad), one.exponents, _resized(one, about))
     seen: set[int] = set()
     members: list[int] = []
     some: list[packed.Rows] = []
     bad: list[tuple[int, int | None, int | None]] = []
     exponents: list[Exponents] = []
+    resized: list[tuple[int, int]] = []
     for part, own in zip(parts, rows, strict=True):
         new = [at for at, one in enumerate(part.members) if one not in seen]
         place = {at: len(members) + n for n, at in enumerate(new)}
@@ -166,7 +175,20 @@ def _joined(parts: Sequence[Part], rows: Sequence[packed.Rows]) -> _Joined:
         some.append(own[new])
         bad += [(place[row], nans, infs) for row, nans, infs in part.bad if row in place]
         exponents += [replace(e, row=place[e.row]) for e in part.exponents if e.row in place]
-    return _Joined(tuple(members), np.concatenate(some), tuple(bad), tuple(exponents))
+        resized += [(place[row], n) for row, n in _resized(part, about) if row in place]
+    return _Joined(
+        tuple(members), np.concatenate(some), tuple(bad), tuple(exponents), tuple(resized)
+    )
+
+
+def _resized(part: Part, about: Sequence[ParameterName]) -> tuple[tuple[int, int], ...]:
+    """Give (row, elements) of parameters that are of another size than when first seen."""
+    live, members = part.figures.live, part.members
+    known = [about[members[at]].n_elements for at in live]
+    if known == part.figures.sizes:
+        return ()
+    both = zip(live, known, part.figures.sizes, strict=True)
+    return tuple((at, now) for at, then, now in both if now != then)
 
 
 def _figures(index: int, parts: Sequence[Part], passes: Passes, look: packed.Look) -> StepFigures:

@@ -20,8 +20,8 @@ class ParameterName:
 
     Attributes:
         name: as the notebook spells it, e.g. ``model.layers.2.weight``.
-        n_elements: how many numbers it has.
-        shape: its sizes.
+        n_elements: how many numbers it has, or had when it was first seen.
+        shape: its sizes, then too.
         dtype: e.g. ``float32``.
         also: its other names, if it is tied.
     """
@@ -139,6 +139,7 @@ class PackedStep:
         rows: their figures, packed as `rows.ROW`.
         bad: (row, NaNs, Infs) of gradients with any.
         exponents: a histogram for each parameter, where this step has them.
+        resized: (row, elements) of parameters that have become larger or smaller.
     """
 
     figures: StepFigures
@@ -146,6 +147,7 @@ class PackedStep:
     rows: bytes
     bad: tuple[tuple[int, int | None, int | None], ...] = ()
     exponents: tuple[Exponents, ...] = ()
+    resized: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,19 +217,22 @@ def unpack(step: PackedStep, names: Sequence[ParameterName]) -> GradientStep:
         names: of its parameters.
     """
     bad = {row: counts for row, *counts in step.bad}
+    resized = dict(step.resized)
     rows = packed.unpack(step.rows)
     ratios = packed.ratio(rows)
     return GradientStep(
         step.figures,
         tuple(
-            _parameter(name, row, float(quotient), bad.get(at))
+            _parameter(
+                name.name, resized.get(at, name.n_elements), row, float(quotient), bad.get(at)
+            )
             for at, (name, row, quotient) in enumerate(zip(names, rows, ratios, strict=True))
         ),
     )
 
 
 def _parameter(
-    about: ParameterName, row: Any, quotient: float, bad: list[int | None] | None
+    name: str, n_elements: int, row: Any, quotient: float, bad: list[int | None] | None
 ) -> ParameterGradient:
     flags = int(row["flags"])
 
@@ -238,11 +243,11 @@ def _parameter(
     counts = bad if bad is not None else [0, 0]
     has_gradient = bool(flags & packed.HAS_GRADIENT)
     return ParameterGradient(
-        name=about.name,
+        name=name,
         grad_norm=norm,
         max_abs=given("max_abs", packed.HAS_GRADIENT),
         mean=mean,
-        std=None if norm is None or mean is None else spread(norm, mean, about.n_elements),
+        std=None if norm is None or mean is None else spread(norm, mean, n_elements),
         zero_share=given("zeros", packed.HAS_ZEROS),
         n_nan=counts[0] if has_gradient else None,
         n_inf=counts[1] if has_gradient else None,

@@ -427,3 +427,27 @@ def test_cosines_where_the_optimizer_edits_gradients_in_place():
     right = [torch.cosine_similarity(a, b, dim=0).item() for a, b in pairwise(flat)]
     found = [step.parameters[0].cosine for step in w.report.steps]
     assert found[1:] == pytest.approx(right, abs=2e-3)
+
+
+@pytest.mark.parametrize("rows", [8, 250])
+def test_figures_of_a_parameter_that_is_resized(rows):
+    weight, other = (nn.Parameter(torch.randn(100, 8)) for _ in range(2))
+    optimizers = [torch.optim.SGD([one], lr=0.1) for one in (other, weight)]
+    with gradwatch() as w:
+        for step in range(4):
+            if step == 2:
+                weight.data, weight.grad = torch.randn(rows, 8), None
+            for one in optimizers:
+                one.zero_grad()
+            chosen = torch.arange(0, len(weight), 2)
+            (weight[chosen].square().sum() + other.square().sum()).backward()
+            for one in optimizers:
+                one.step()
+    names = [one.name for one in w.report.parameters]
+    assert sorted(names) == ["other", "weight"]
+    for report in (w.report, type(w.report).from_dict(w.report.to_dict())):
+        found = report.steps[-1]["weight"]
+        assert found.std == pytest.approx(weight.grad.std().item(), rel=1e-3)
+        assert found.mean == pytest.approx(weight.grad.mean().item(), rel=1e-4, abs=1e-7)
+        assert found.zero_share == pytest.approx(0.5, abs=1e-3)
+        assert report.steps[-1]["other"].std == pytest.approx(other.grad.std().item(), rel=1e-3)
