@@ -66,6 +66,9 @@ class Heard:
             oldest = next(iter(self.running))
             del self.running[oldest], self._threads[oldest]
         self._written.clear()
+        self._latest = (
+            None  # a pass within this one drops nothing: what it waits for is still to come
+        )
         self._threads[task] = threading.get_ident()
         arrived = self.running[task] = []
         return arrived

@@ -645,3 +645,16 @@ def test_a_whole_model_that_no_optimizer_has_is_named():
     assert spare.weight.grad is None
     assert w.report.without_optimizer == ("encoder.weight", "encoder.bias")
     assert "no optimizer has them: `encoder.*`" in " ".join(w.report.text().split())
+
+
+def test_passes_of_a_checkpoint_are_followed_by_a_step():
+    model = mlp(5)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    with gradwatch() as w:
+        for _ in range(4):
+            optimizer.zero_grad()
+            inputs = torch.randn(8, 16, requires_grad=True)
+            hidden = torch.utils.checkpoint.checkpoint(model[:4], inputs, use_reentrant=True)
+            model[4:](hidden).square().mean().backward()
+            optimizer.step()
+    assert w.report.notes == ()
