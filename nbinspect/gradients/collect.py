@@ -151,6 +151,21 @@ class Writer:
         if grad is None or (grad.data_ptr(), _torch.version(grad)) != known or not grad.any():
             self._left = None
 
+    def look_again(self) -> None:
+        """Take down what a backward pass has made of the gradients of the step before.
+
+        They were there as it began, else `look` would have forgotten them: it has added to them,
+        maybe on another optimizer's behalf, and has not set them to zero.
+        """
+        if self._left is None:
+            return
+        parameter = self._left.parameter()
+        grad = parameter.grad if parameter is not None else None
+        if grad is None:
+            self._left = None
+        elif self._has_looked:
+            self._left = self._left._replace(address=grad.data_ptr(), version=_torch.version(grad))
+
     def hold(self, parameters: Sequence[torch.Tensor]) -> None:
         """Copy weights as a step starts that will call a closure, maybe after it has changed them."""
         if self._has_copies:

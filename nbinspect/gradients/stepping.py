@@ -198,6 +198,8 @@ class Stepping(Guarded):
     def _has_ended(self, task: int) -> None:
         """Measure the gradients that a backward pass has left."""
         left = self._heard.end(task, self._hooks.get, self._names.wanted)
+        for writer in self._writers.values():
+            writer.look_again()
         if not any(self._writing.values()) and not self._is_owned(left):
             self._write_itself(left)
 

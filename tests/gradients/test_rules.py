@@ -690,3 +690,24 @@ def test_a_loss_that_is_infinite_is_told_as_that(parts, whole):
         optimizer.step()
     assert w.report.losses == pytest.approx([whole], nan_ok=True)
     assert kinds(w.report) == ["NAN"]
+
+
+@pytest.mark.parametrize("is_zeroed", [True, False])
+def test_gradients_pile_up_under_passes_for_another_optimizer(is_zeroed):
+    actor, critic = mlp(inputs=4), mlp(inputs=1)
+    first, second = sgd(actor, 1e-3), sgd(critic, 1e-3)
+    with gradwatch() as w:
+        for _ in range(6):
+            acts = actor(torch.randn(8, 4))
+            if is_zeroed:
+                second.zero_grad()
+            squares(critic, acts.detach()).backward()
+            second.step()
+            first.zero_grad()
+            squares(critic, acts).backward()
+            first.step()
+    if is_zeroed:
+        assert w.report.findings == ()
+    else:
+        assert (only(w.report).kind, only(w.report).step) == ("PILING_UP", 2)
+        assert only(w.report).mend.startswith("second.zero_grad()")
