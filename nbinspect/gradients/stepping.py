@@ -33,6 +33,11 @@ from nbinspect.gradients.records import GradientHistory, Rules
 from nbinspect.gradients.scaling import watch_scaler
 from nbinspect.tensors import class_name
 
+NO_OPTIMIZER = "No optimizer was seen: each backward pass is taken for a step."
+SOME_OPTIMIZER = (
+    "A backward pass that reaches no optimizer's parameters and that no optimizer steps after is "
+    "taken for a step."
+)
 ITSELF = 0  # the key of the loop that writes by itself
 
 
@@ -106,6 +111,9 @@ class Stepping(Guarded):
                     else f"{n_dropped} backward passes were"
                 )
                 self._note(f"{passes} followed by no step.")
+            if NO_OPTIMIZER in self._notes and len(self._writers) > 1:
+                del self._notes[NO_OPTIMIZER]
+                self._note(SOME_OPTIMIZER)
             self._builder.health.left = self._left_behind()
             self._look_beside()
             if missing := self._names.missing:
@@ -220,7 +228,7 @@ class Stepping(Guarded):
         self._measure_before(writer, parameters)
         self._measure_after(writer)
         self._stepped.add(ITSELF)
-        self._note("No optimizer was seen: each backward pass is taken for a step.")
+        self._note(NO_OPTIMIZER)
 
     @guarded
     def _before_write(self, optimizer: Any, args: Any, kwargs: Any) -> Any:

@@ -658,3 +658,20 @@ def test_passes_of_a_checkpoint_are_followed_by_a_step():
             model[4:](hidden).square().mean().backward()
             optimizer.step()
     assert w.report.notes == ()
+
+
+def test_a_loop_that_writes_some_by_itself_and_some_by_an_optimizer():
+    own, other = mlp(), mlp()
+    optimizer = torch.optim.SGD(other.parameters(), lr=0.01)
+    with gradwatch() as w:
+        for _ in range(3):
+            squares(own, torch.randn(8, 16)).backward()
+            with torch.no_grad():
+                for one in own.parameters():
+                    one -= 0.01 * one.grad
+                    one.grad = None
+            train(other, optimizer, 1)
+    assert w.report.n_steps == 6
+    assert w.report.without_optimizer == ()
+    (note,) = w.report.notes
+    assert note.startswith("A backward pass that reaches no optimizer's parameters")
