@@ -38,7 +38,8 @@ class Rules:
             convergence.
         growth: EXPLODING: beyond `high`, the norm is this many times its median at the start, or a
             single update is larger than the weights, or it grows by 10 to the `decades` from the
-            last layer to the first.
+            last layer to the first; in some steps running, or in one whose update is `growth`
+            times the weights.
         dead_steps: DEAD: reached by backward, and yet exactly 0 in so many steps running (in all
             steps of a shorter run, three at least); or all that backward left is exactly 0 by the
             time the optimizer reads it. A bias whose layer's weight has a gradient is not dead: it

@@ -130,6 +130,7 @@ class Health:
         self.left: set[int] = set()
         self._groups: dict[tuple[int, ...], Group] = {}
         self._vanishing, self._growing = Streak(), Streak()
+        self._grew_in, self._told_growing = -1, -1
         self._first_deepest = math.inf
         self._any_reached = False
         self._skipping = Streak()
@@ -198,7 +199,7 @@ class Health:
         some = [members[at] for at in order]
         self._note("NAN", figures.index, float(look.norms[order[0]]) if order else math.nan, some)
         if self._growing.length:
-            self._explodes()
+            self._explodes(figures.index)
 
     def _dead(self, index: int, members: tuple[int, ...], look: packed.Look) -> None:
         zero = look.read & (look.norms == 0)
@@ -270,19 +271,26 @@ class Health:
         if too_large and (grown or _overwrites(look.rows)):
             largest = int(np.argmax(np.where(look.reached, look.norms, -1)))
             self._grows(figures.index, members[largest], norm)
-        elif self._growing.length and self._growing.first + self._growing.length <= figures.index:
+            if _overwrites(look.rows, self.rules.growth):  # nothing is left of them to go on with
+                self._explodes(figures.index)
+        elif self._grew_in != figures.index:
             self._growing.note(figures.index, False)
 
     def _grows(self, index: int, parameter: int, norm: float) -> None:
-        if self._growing.length and self._growing.first + self._growing.length > index:
+        if self._grew_in == index:
             return  # both ways to see it in one step
+        self._grew_in = index
         self._growing.note(index, True)
         if self._growing.length == 1:
             self._candidates["exploding"] = (parameter, norm)
         if self._growing.length >= N_SUSTAINED:
-            self._explodes()
+            self._explodes(index)
 
-    def _explodes(self) -> None:
+    def _explodes(self, index: int) -> None:
+        """Tell of an explosion, at most once a step."""
+        if self._told_growing == index:
+            return
+        self._told_growing = index
         parameter, norm = self._candidates["exploding"]
         length = self._growing.length
         self._note("EXPLODING", self._growing.first, norm, [parameter], length)
@@ -301,10 +309,10 @@ class Health:
     def state(self, *, ended: bool) -> dict[Kind, Broken]:
         """Give the broken rules; some are decided by a long run, or else by the run's end."""
         few = ended and self.n_read < N_SUSTAINED
-        if few and self._vanishing.length == self.n_read > 0:
+        if few and "VANISHING" not in self.broken and self._vanishing.length == self.n_read > 0:
             self._vanishes()
-        if few and self._growing.length == self.n_read > 0:
-            self._explodes()
+        if few and "EXPLODING" not in self.broken and self._growing.length == self.n_read > 0:
+            self._explodes(self._grew_in)
         found = dict(self.broken)
         if gone := self._wiped(ended) or self._dead_ones(ended):
             found["DEAD"] = gone
@@ -406,12 +414,12 @@ def _median(values: Sequence[float] | deque[float]) -> float:
     return float(np.median(list(values)))
 
 
-def _overwrites(rows: packed.Rows) -> bool:
-    """Say whether the step changed the weights by more than they are."""
+def _overwrites(rows: packed.Rows, times: float = 1.0) -> bool:
+    """Say whether the step changed the weights by more than so many times what they are."""
     update = packed.known(rows, "update", packed.HAS_UPDATE)
     weight = packed.known(rows, "weight", packed.HAS_WEIGHT)
     with np.errstate(invalid="ignore", over="ignore"):
-        return bool(np.nansum(update**2) > np.nansum(weight**2) > 0)
+        return bool(np.nansum(update**2) > times**2 * np.nansum(weight**2) > 0)
 
 
 def _is_spike(norm: float, usual: Group, spike: float) -> bool:

@@ -692,6 +692,46 @@ def test_a_loss_that_is_infinite_is_told_as_that(parts, whole):
     assert kinds(w.report) == ["NAN"]
 
 
+def steep(factor):
+    model = mlp(10)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(factor if p.ndim > 1 else 1)
+    return model
+
+
+@pytest.mark.parametrize("every", [1, 3])
+def test_exploding_is_seen_in_every_third_step_too(every):
+    model = steep(12)
+    with gradwatch(every=every) as w:
+        train(model, sgd(model, 1e-30), 12)
+    finding = only(w.report)
+    assert (finding.kind, finding.step, finding.n_steps) == ("EXPLODING", 0, 12 // every)
+
+
+def test_a_single_step_that_overwrites_all_weights_is_an_explosion():
+    model = mlp()
+    with gradwatch() as w:
+        train(model, sgd(model, 1e-3), 5)
+        train(model, sgd(model, 1e-3), 1, loss=lambda m, x: 1e9 * squares(m, x))
+        for layer in model:
+            if isinstance(layer, nn.Linear):
+                layer.reset_parameters()
+        train(model, sgd(model, 1e-3), 5)
+    finding = only(w.report)
+    assert (finding.kind, finding.step, finding.n_steps) == ("EXPLODING", 5, 1)
+
+
+@pytest.mark.parametrize(("make", "kind"), [(steep, "EXPLODING"), (mlp, "VANISHING")])
+def test_a_report_that_is_read_twice_says_the_same(make, kind):
+    model = make(12) if make is steep else make(10, nn.Sigmoid)
+    with gradwatch() as w:
+        train(model, sgd(model, 1e-30), 2)
+    first, second = w.report, w.report
+    assert first.findings == second.findings
+    assert (only(first).kind, only(first).n_steps) == (kind, 2)
+
+
 @pytest.mark.parametrize("is_zeroed", [True, False])
 def test_gradients_pile_up_under_passes_for_another_optimizer(is_zeroed):
     actor, critic = mlp(inputs=4), mlp(inputs=1)
