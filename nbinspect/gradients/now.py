@@ -45,7 +45,7 @@ def gradtable(model: nn.Module | None = None, *, rules: Rules | None = None) -> 
     """
     if model is not None and not isinstance(model, nn.Module):
         raise TypeError(f"takes a torch.nn.Module, not {type(model).__name__}")
-    models = notebook_models() if model is None else [(variable_name(model), model)]
+    models = notebook_models() if model is None else [(_name(model), model)]
     named: dict[int, tuple[torch.Tensor, list[str]]] = {}
     owner: dict[int, str] = {}
     for prefix, one in models:
@@ -58,6 +58,18 @@ def gradtable(model: nn.Module | None = None, *, rules: Rules | None = None) -> 
         rows = _rows(list(named.values()))
     norm = packed.total([row.grad_norm for row in rows if row.grad_norm is not None])
     return GradientTable(rows, norm, _findings(rows, list(owner.values()), rules or Rules()))
+
+
+def _name(model: nn.Module) -> str:
+    """Name a model as the notebook does, also one that is a part of another: ``model.0``."""
+    name = variable_name(model)
+    if name != type(model).__name__:
+        return name
+    for whole, one in notebook_models():
+        for path, part in one.named_modules():
+            if part is model:
+                return f"{whole}.{path}" if path else whole
+    return name
 
 
 def _rows(named: list[tuple[torch.Tensor, list[str]]]) -> tuple[TableRow, ...]:

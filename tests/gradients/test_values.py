@@ -271,7 +271,7 @@ def test_exponents_are_those_of_the_values():
     assert counts == {0: 2, -20: 1, -19: 1, 2: 1}
     assert found.n_tiny == 1
     text = w.report.text()
-    assert "Gradients in step 2 as written, by power of two" in text
+    assert "Gradients in step 2 as the optimizer got them, by power of two" in text
     assert "float16" in text
     assert "bfloat16" in text
     assert "0 % of the values that are not 0 would be 0 in float16" in " ".join(text.split())
@@ -451,3 +451,11 @@ def test_figures_of_a_parameter_that_is_resized(rows):
         assert found.mean == pytest.approx(weight.grad.mean().item(), rel=1e-4, abs=1e-7)
         assert found.zero_share == pytest.approx(0.5, abs=1e-3)
         assert report.steps[-1]["other"].std == pytest.approx(other.grad.std().item(), rel=1e-3)
+
+
+def test_a_part_of_a_model_is_named_in_the_table_as_the_notebook_does():
+    model = mlp(10, nn.Sigmoid)
+    squares(model, torch.randn(4, 16)).backward()
+    table = nbinspect.gradtable(model[0])
+    assert [one.name for one in table.parameters] == ["model.0.weight", "model.0.bias"]
+    assert nbinspect.gradtable(model[:2]).parameters[0].name == "Sequential.0.weight"
