@@ -78,8 +78,9 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
     match kind:
         case "NAN":
             if not name:
-                return "no gradient of that step is."
-            return f"backward made it NaN or infinite{_others(', as it did {}', n_others)}."
+                return "the gradients of that step are still finite."
+            too = _others("{} got one too", n_others) or "no other parameter got one"
+            return f"backward came to it first; {too}."
         case "EXPLODING":
             return (
                 f"the norm of all gradients is {what.value:.3g}, above {rules.high:g}, and either "

@@ -35,7 +35,7 @@ MOST_ROWS, MOST_LAYERS, MOST_COLUMNS = 12, 18, 64
 MOST_LISTED = 400
 MOST_GROUPS = 4  # parameters or whole modules that a sentence names
 VERBS = {
-    "NAN": "turns NaN or infinite",
+    "NAN": "gets a gradient that is NaN or infinite",
     "EXPLODING": "explodes",
     "VANISHING": "vanishes",
     "DEAD": "gets a gradient of nothing but zeros",
@@ -53,8 +53,9 @@ def three(value: float) -> float:
 
 def says(finding: GradientFinding) -> str:
     """Give the sentence's rest after the parameter, or all of it where none is named."""
-    verb = VERBS[finding.kind]
-    return f"The loss {verb}" if finding.kind == "NAN" and not finding.parameter else verb
+    if finding.kind == "NAN" and not finding.parameter:
+        return "The loss turns NaN or infinite"
+    return VERBS[finding.kind]
 
 
 def since(finding: GradientFinding, words: str = "first in step") -> str:
@@ -214,7 +215,7 @@ def exponents(history: GradientHistory) -> list[Block]:
     lost = sum(n for power, n in counts.items() if power < -24) / n_all
     every = max(4, (last - first) // 8)
     ticks = tuple((float(at), f"2^{at}") for at in range(first, last + 2) if at % every == 0)
-    title = f"Gradients in step {step.figures.index} as written, by power of two"
+    title = f"Gradients in step {step.figures.index} as the optimizer got them, by power of two"
     columns = tuple(counts.get(at, 0) for at in range(first, last + 1))
     words = (
         f"{percent(lost)} of the values that are not 0 would be 0 in float16 without a loss scale."
@@ -293,7 +294,7 @@ def _cells(one: ParameterGradient) -> tuple[Cell, ...]:
         _figure(one.max_abs),
         one.zero_share,
         _figure(one.update_ratio),
-        None if one.cosine is None else round(one.cosine, 2),
+        None if one.cosine is None else round(one.cosine, 2) + 0.0,  # no -0
     )
 
 
@@ -361,7 +362,7 @@ def _cut(table: Table, n_all: int) -> Table:
 def _notes(history: GradientHistory) -> list[Block]:
     notes = list(history.notes)
     if history.every > 1:
-        notes.append(f"Every {history.every} steps one was read.")
+        notes.append(f"One step in {history.every} was read.")
     n_read = -(-history.n_steps // history.every)
     if len(history.packed) < n_read:
         notes.append(

@@ -571,7 +571,8 @@ def test_a_loss_that_turns_nan_before_any_gradient_does_is_named_itself():
             optimizer.step()
     text = w.report.text()
     assert text.startswith("The loss turns NaN or infinite, first in step 1 of 2 steps.")
-    assert "The loss turns NaN or infinite, step 1: no gradient of that step is." in text
+    told = " ".join(text.split())
+    assert "infinite, step 1: the gradients of that step are still finite." in told
 
 
 @pytest.mark.parametrize("depth", [7, 12])
