@@ -65,7 +65,7 @@ def _chosen(kind: Kind, what: Broken, about: Sequence[ParameterName]) -> int | N
     """
     if not what.parameters:
         return None
-    if kind != "DEAD" or what.value:
+    if kind != "DEAD" or what.is_late:
         return what.parameters[0]
     layers: dict[str, list[int]] = {}
     for one in what.parameters:
@@ -77,10 +77,7 @@ def _chosen(kind: Kind, what: Broken, about: Sequence[ParameterName]) -> int | N
 def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> str:
     match kind:
         case "NAN":
-            if not name:
-                return "the gradients of that step are still finite."
-            too = _others("{} got one too", n_others) or "no other parameter got one"
-            return f"backward came to it first; {too}."
+            return _why_bad(what, name, n_others)
         case "EXPLODING":
             return (
                 f"the norm of all gradients is {what.value:.3g}, above {rules.high:g}, and either "
@@ -92,7 +89,7 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
                 "the last layers, and it falls from layer to layer: the depth is the cause, not "
                 "convergence."
             )
-        case "DEAD" if what.value:
+        case "DEAD" if what.is_late:
             return (
                 "backward leaves it a gradient, but this is 0 by the time the optimizer reads it, in "
                 f"{what.n_steps} steps running{_others('; so are those of {}', n_others)}."
@@ -126,6 +123,19 @@ def _why(kind: Kind, what: Broken, name: str, n_others: int, rules: Rules) -> st
             )
 
 
+def _why_bad(what: Broken, name: str, n_others: int) -> str:
+    if what.is_late:
+        return (
+            "backward left it finite, and it is not when the optimizer reads it"
+            f"{_others('; nor are those of {}', n_others)}: clipping, or your code between the two, "
+            "divides by 0 or spreads an Inf."
+        )
+    if not name:
+        return "the gradients of that step are still finite."
+    too = _others("{} got one too", n_others) or "no other parameter got one"
+    return f"backward came to it first; {too}."
+
+
 def _power_of_ten(decades: float) -> str:
     """Write how many times that is, as long as it can be read at a glance."""
     rounded = round(10**decades, -int(decades))
@@ -148,6 +158,9 @@ def _mend(kind: Kind, model: str, what: Broken) -> str:
         "  # before optimizer.step()"
     )
     match kind:
+        case "NAN" if what.is_late:
+            norms = f"print([p.grad.norm() for p in {as_code(model)}.parameters()])"
+            return f"{norms}  # before the code between backward and step, and after it"
         case "NAN" | "SKIPPING":
             return "%%nanwatch  # as the cell's first line: names the operation that made it"
         case "EXPLODING" | "SPIKING":
@@ -158,7 +171,7 @@ def _mend(kind: Kind, model: str, what: Broken) -> str:
                 "if p.dim() > 1]  # before training, for all layers; in place of Sigmoid take ReLU, "
                 "or put BatchNorm before it"
             )
-        case "DEAD" if what.value:
+        case "DEAD" if what.is_late:
             return f"{optimizer}.zero_grad()  # before loss.backward(), not after it"
         case "DEAD":
             return "torch.nn.LeakyReLU()  # in place of the ReLU after it; or a lower learning rate"

@@ -48,13 +48,17 @@ class Streak:
 
 @dataclass(slots=True)
 class Broken:
-    """A rule that was broken for the first time, by whom since, and which optimizer's it is."""
+    """A rule that was broken for the first time, by whom since, and which optimizer's it is.
+
+    `is_late` says that backward left the gradients well, and that what came after it did not.
+    """
 
     step: int
     value: float
     parameters: list[int]
     n_steps: int = 1
     optimizer: str = ""
+    is_late: bool = False
 
     def again(self, parameters: Sequence[int]) -> None:
         """Count one more step."""
@@ -171,6 +175,8 @@ class Health:
         if not look.is_finite or _is_bad(figures.loss):
             self._bad(figures, members, look)
             return
+        if _is_bad(figures.written_norm):
+            self._spoilt(figures.index, members, look)
         if figures.loss != 0.0 and (self.zeros or look.has_zeros):
             self._dead(figures.index, members, look)
         self._depth(figures.index, members, look, group)
@@ -200,6 +206,14 @@ class Health:
         self._note("NAN", figures.index, float(look.norms[order[0]]) if order else math.nan, some)
         if self._growing.length:
             self._explodes(figures.index)
+
+    def _spoilt(self, index: int, members: tuple[int, ...], look: packed.Look) -> None:
+        """NaN or Inf that backward did not leave: clipping or the user's own code made it."""
+        if "NAN" in self.broken:
+            return
+        bad = packed.has(look.rows, packed.HAS_WRITTEN) & ~np.isfinite(look.rows["written"])
+        some = [members[at] for at in np.flatnonzero(bad)]
+        self.broken["NAN"] = Broken(index, math.nan, some, is_late=True)
 
     def _dead(self, index: int, members: tuple[int, ...], look: packed.Look) -> None:
         zero = look.read & (look.norms == 0)
@@ -328,7 +342,7 @@ class Health:
             wiped = group.wiped
             if wiped.length >= need or (ended and _is_whole(wiped, group.n_steps)):
                 norm, optimizer = group.wiped_of
-                return Broken(wiped.first, norm, sorted(members), wiped.length, optimizer)
+                return Broken(wiped.first, norm, sorted(members), wiped.length, optimizer, True)
         return None
 
     def _dead_ones(self, ended: bool) -> Broken | None:

@@ -752,3 +752,21 @@ def test_gradients_pile_up_under_passes_for_another_optimizer(is_zeroed):
     else:
         assert (only(w.report).kind, only(w.report).step) == ("PILING_UP", 2)
         assert only(w.report).mend.startswith("second.zero_grad()")
+
+
+@pytest.mark.parametrize("every", [1, 2])
+def test_gradients_that_turn_nan_between_backward_and_the_write(every):
+    model = mlp()
+    optimizer = sgd(model, 0.01)
+    with gradwatch(every=every) as w:
+        for step in range(8):
+            optimizer.zero_grad()
+            squares(model, torch.randn(8, 16)).backward()
+            for one in model[2].parameters():
+                one.grad /= one.grad.norm() if step < 6 else 0 * one.grad.norm()
+            optimizer.step()
+    finding = only(w.report)
+    assert (finding.kind, finding.parameter, finding.step) == ("NAN", "model.2.weight", 6)
+    assert finding.others[0] == "model.2.bias"
+    assert "backward left it finite" in finding.why
+    compile(finding.mend, "mend", "exec")
