@@ -18,7 +18,7 @@ from nbinspect.gradients.names import notebook_models
 from nbinspect.gradients.records import GradientFinding, Rules
 from nbinspect.gradients.rules import LEAST_LAYERS, Health
 from nbinspect.gradients.step_records import ParameterName, StepFigures, spread
-from nbinspect.gradients.table_records import GradientTable, TableRow
+from nbinspect.gradients.table_records import FROZEN, NOT_REACHED, GradientTable, TableRow
 from nbinspect.ops import variable_name
 
 N_SCALARS = 5
@@ -134,7 +134,7 @@ def _why_not(parameter: torch.Tensor, gradient: torch.Tensor | None) -> str:
         return ""
     if parameter.grad is not None:
         return "its kind of tensor cannot be read"
-    return "no backward has reached it" if parameter.requires_grad else "frozen"
+    return NOT_REACHED if parameter.requires_grad else FROZEN
 
 
 def _findings(

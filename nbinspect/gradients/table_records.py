@@ -8,6 +8,8 @@ from nbinspect.blocks import View
 from nbinspect.gradients.records import GradientFinding
 from nbinspect.records import Record
 
+FROZEN, NOT_REACHED = "frozen", "no backward has reached it"
+
 
 @dataclass(frozen=True, slots=True)
 class TableRow:

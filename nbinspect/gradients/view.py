@@ -28,7 +28,7 @@ from nbinspect.gradients import rows as packed
 from nbinspect.gradients.layers import layer_map, matrix, spark
 from nbinspect.gradients.records import GradientFinding, GradientHistory
 from nbinspect.gradients.step_records import Figure, GradientStep, ParameterGradient
-from nbinspect.gradients.table_records import GradientTable, TableRow
+from nbinspect.gradients.table_records import FROZEN, NOT_REACHED, GradientTable, TableRow
 from nbinspect.render.format import count, figures, percent
 
 MOST_ROWS, MOST_LAYERS, MOST_COLUMNS = 12, 18, 64
@@ -392,7 +392,7 @@ def table_view(table: GradientTable) -> View:
 def _table_verdict(table: GradientTable) -> tuple[Span, ...]:
     rows = table.parameters
     if not rows:
-        return ("There is no model with parameters among the notebook's variables.",)
+        return ("There is no module with parameters to show.",)
     n_with = sum(one.grad_norm is not None for one in rows)
     if not n_with:
         return (f"None of {count(len(rows))} parameters has a gradient.",)
@@ -401,6 +401,14 @@ def _table_verdict(table: GradientTable) -> tuple[Span, ...]:
     bad = sum(bool(one.n_nan or one.n_inf) for one in rows)
     words = f"; {count(bad)} with NaN or Inf" if bad else ""
     return (f"{of}; their norm is {number(table.grad_norm)}{words}.",)
+
+
+def _norm_now(one: TableRow) -> Cell:
+    """Say in a word that there is no gradient; that there is one that was not read is unknown."""
+    if one.grad_norm is not None or not one.why_not:
+        return _figure(one.grad_norm)
+    words = {FROZEN: "frozen", NOT_REACHED: "no gradient"}.get(one.why_not)
+    return words or Unavailable(one.why_not)
 
 
 def _now_table(rows: Sequence[TableRow], n_all: int) -> Table:
@@ -419,9 +427,7 @@ def _now_table(rows: Sequence[TableRow], n_all: int) -> Table:
         (
             one.name,
             "x".join(map(str, one.shape)) or "scalar",
-            Unavailable(one.why_not)
-            if one.grad_norm is None and one.why_not
-            else _figure(one.grad_norm),
+            _norm_now(one),
             _figure(one.max_abs),
             _figure(one.mean),
             _figure(one.std),

@@ -42,6 +42,7 @@ def gradwatch(
         gives what there is so far.
 
     Raises:
+        TypeError: `model` is neither a module nor a name.
         ValueError: a number or the rules' range is out of range.
 
     **Cost**: a few fused passes over gradients and weights each step (benchmarks/RESULTS.md), twice
@@ -56,6 +57,8 @@ def gradwatch(
     ``torch.optim.optimizer.register_optimizer_step_pre_hook`` and ``..._post_hook``,
     ``torch.nn.modules.module.register_module_parameter_registration_hook``.
     """
+    if not (model is None or isinstance(model, (str, nn.Module))):
+        raise TypeError(f"takes a torch.nn.Module or a variable's name, not {type(model).__name__}")
     for name, number, least in (("every", every, 1), ("hist", hist, 0), ("keep", keep, 1)):
         if number < least:
             raise ValueError(f"{name} must be at least {least}, not {number}")

@@ -675,3 +675,9 @@ def test_a_loop_that_writes_some_by_itself_and_some_by_an_optimizer():
     assert w.report.without_optimizer == ()
     (note,) = w.report.notes
     assert note.startswith("A backward pass that reaches no optimizer's parameters")
+
+
+def test_a_model_that_is_none_is_refused():
+    model = mlp()
+    with pytest.raises(TypeError, match=r"a torch.nn.Module or a variable's name, not list"):
+        gradwatch(model=[model])

@@ -459,3 +459,14 @@ def test_a_part_of_a_model_is_named_in_the_table_as_the_notebook_does():
     table = nbinspect.gradtable(model[0])
     assert [one.name for one in table.parameters] == ["model.0.weight", "model.0.bias"]
     assert nbinspect.gradtable(model[:2]).parameters[0].name == "Sequential.0.weight"
+
+
+def test_the_table_says_in_a_word_why_there_is_no_gradient():
+    model = mlp()
+    model[0].requires_grad_(False)
+    text = nbinspect.gradtable(model).text()
+    assert "None of 6 parameters has a gradient." in text
+    assert text.count(" frozen ") == 2
+    assert text.count(" no gradient ") == 4
+    assert "not known" not in text
+    assert nbinspect.gradtable(nn.Identity()).text().startswith("There is no module")
