@@ -163,7 +163,7 @@ class Writer:
         grad = parameter.grad if parameter is not None else None
         if grad is None:
             self._left = None
-        elif self._has_looked:
+        elif self._has_looked and grad.layout is torch.strided:
             self._left = self._left._replace(address=grad.data_ptr(), version=_torch.version(grad))
 
     def hold(self, parameters: Sequence[torch.Tensor]) -> None:

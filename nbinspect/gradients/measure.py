@@ -25,6 +25,7 @@ from nbinspect.gradients.step_records import Exponents
 Scalar = torch.Tensor | float
 Scalars = list[Scalar]
 LOWEST = 127  # of float32: its exponent field is the power of two plus this
+UNBOUND = 255  # the field of NaN and Inf, which are of no power of two
 PLAIN = (nn.Parameter, torch.Tensor)
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
@@ -166,7 +167,7 @@ def _product(a: torch.Tensor, b: torch.Tensor) -> Scalar:
 
 
 def exponents(gradients: Sequence[torch.Tensor], rows: Sequence[int]) -> tuple[Exponents, ...]:
-    """Count the powers of two in each gradient.
+    """Count the powers of two in each gradient; NaN and Inf are of none.
 
     Cost: some 2 ms a million numbers, and one more device read.
     """
@@ -175,7 +176,7 @@ def exponents(gradients: Sequence[torch.Tensor], rows: Sequence[int]) -> tuple[E
     counted = [_exponent_counts(one) for one in gradients]
     found = []
     for row, counts in zip(rows, _read_counts(counted), strict=True):
-        used = [place for place in range(1, 256) if counts[place]]
+        used = [place for place in range(1, UNBOUND) if counts[place]]
         first, last = (used[0], used[-1]) if used else (LOWEST, LOWEST - 1)
         found.append(
             Exponents(

@@ -109,7 +109,7 @@ class StepFigures:
 
 @dataclass(frozen=True, slots=True)
 class Exponents:
-    """How often each power of two occurs in a gradient.
+    """How often each power of two occurs in a gradient; NaN and Inf are of none.
 
     Attributes:
         row: which of the step's rows.

@@ -200,16 +200,15 @@ FORMATS = (
 
 
 def exponents(history: GradientHistory) -> list[Block]:
-    """Draw how often each power of two occurs in the gradients, in the last step that counted it."""
-    step = next((one for one in reversed(history.packed) if one.exponents), None)
+    """Draw how often each power of two occurs in the gradients, in the last step that counted any."""
+    counted = (step for step in reversed(history.packed) if any(e.packed for e in step.exponents))
+    step = next(counted, None)
     if step is None:
         return []
     counts: dict[int, int] = {}
     for one in step.exponents:
         for at, n in enumerate(one.counts):
             counts[one.first + at] = counts.get(one.first + at, 0) + n
-    if not counts:
-        return []
     first, last = min(counts), max(counts)
     n_all = sum(counts.values())
     lost = sum(n for power, n in counts.items() if power < -24) / n_all

@@ -46,13 +46,17 @@ def gradwatch(
         ValueError: a number or the rules' range is out of range.
 
     **Cost**: a few fused passes over gradients and weights each step (benchmarks/RESULTS.md), twice
-    as many on the CPU where nbinspect was installed without a C compiler, and one wait for the device. Unless `light`, a copy of the weights and the gradients of the step
-    before, of a parameter with more than a million elements a ninth; with `exact`, of all. A kept
-    step takes 31 bytes a parameter. Results are bit-identical.
+    as many on the CPU where nbinspect was installed without a C compiler, and one wait for the
+    device. Unless `light`, a copy of the weights and the gradients of the step before, of a
+    parameter with more than a million elements a ninth; with `exact`, of all. A kept step takes 31
+    bytes a parameter. Results are bit-identical.
     **Blind to**: gradients that never reach `.grad` (``torch.autograd.grad``), gradients clipped
-    during backward by the user's own hooks, scalers other than torch's own, and other processes'
-    parts of a sharded gradient; whose loss is whose where threads train at once. A loop that writes by itself has a step for each backward pass. A
-    model that is made in the cell without ``nn.Module`` is seen after clipping in its first step.
+    during backward by the user's own hooks, what is written to weights outside of an optimizer's
+    step, scalers other than torch's own, and other processes' parts of a sharded gradient; whose
+    loss is whose where threads train at once. A loop that writes by itself has a step for each
+    backward pass. A model that is made in the cell without ``nn.Module`` is seen after clipping in
+    its first step. Where optimizers take turns each turn is a step, so `every` may always meet the
+    same one.
     **Source**: ``torch.Tensor.register_post_accumulate_grad_hook``,
     ``torch.optim.optimizer.register_optimizer_step_pre_hook`` and ``..._post_hook``,
     ``torch.nn.modules.module.register_module_parameter_registration_hook``.

@@ -470,3 +470,20 @@ def test_the_table_says_in_a_word_why_there_is_no_gradient():
     assert text.count(" no gradient ") == 4
     assert "not known" not in text
     assert nbinspect.gradtable(nn.Identity()).text().startswith("There is no module")
+
+
+def test_nan_and_inf_are_of_no_power_of_two():
+    weight = torch.ones(4, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.0)
+    gradients = torch.tensor([[1.0, 2.0, math.inf, 0.0], [math.nan] * 4])
+    with gradwatch(hist=1) as w:
+        for gradient in gradients:
+            optimizer.zero_grad()
+            (weight * gradient).sum().backward()
+            optimizer.step()
+    first, second = (step.exponents[0] for step in w.report.packed)
+    assert (first.first, first.counts, first.n_tiny) == (0, (1, 1), 1)
+    assert (second.counts, second.n_tiny) == ((), 0)
+    text = w.report.text()
+    assert "Gradients in step 0 as the optimizer got them" in text
+    assert "2^128" not in text
