@@ -118,7 +118,10 @@ def _verdict(history: GradientHistory) -> tuple[Span, ...]:
     n = f"{count(history.n_steps)} {'step' if history.n_steps == 1 else 'steps'}"
     if not history.findings:
         which = {1: "the one step", 2: "both steps"}.get(history.n_steps, f"all {n}")
-        return (f"Gradients look healthy in {which}.",)
+        alone = len(history.without_optimizer)
+        some = "One parameter has" if alone == 1 else f"{count(alone)} parameters have"
+        but = f" {some} no optimizer." if alone else ""
+        return (f"Gradients look healthy in {which}.{but}",)
     first = history.findings[0]
     name: tuple[Span, ...] = (Code(first.parameter), " ") if first.parameter else ()
     more = len(history.findings) - 1

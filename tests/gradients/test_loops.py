@@ -305,6 +305,7 @@ def test_a_head_that_no_optimizer_has_is_named():
         "model.4.bias",
     )
     text = " ".join(w.report.text().split())
+    assert text.startswith("Gradients look healthy in both steps. 4 parameters have no optimizer.")
     assert "but no optimizer has them: `model.2.*`, `model.4.*`." in text
 
 
