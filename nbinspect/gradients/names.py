@@ -144,8 +144,12 @@ class Names:
         return known.place if known is not None else self._n_places
 
     def about(self, parameter: torch.Tensor) -> ParameterName:
-        """Describe a parameter that has a name."""
-        known = self._known[id(parameter)]
+        """Describe a parameter; one that no module and no optimizer has by its variable's name."""
+        known = self.of(parameter)
+        if known is None:
+            name = _spelled().get(id(parameter), class_name(type(parameter)))
+            self._add(parameter, name, name)
+            known = self._known[id(parameter)]
         return ParameterName(
             known.name,
             measure.n_numbers(parameter),

@@ -216,7 +216,7 @@ class Stepping(Guarded):
         keys = {id(one) for one in parameters}
         if not keys or keys & self._names.owned:
             return True
-        if keys <= self._numbers.keys():  # looked for already
+        if all(map(self._has_number, parameters)):  # looked for already
             return False
         self._hooks.attach(self._names.scan())
         return bool(keys & self._names.owned)
@@ -332,16 +332,19 @@ class Stepping(Guarded):
         writer.before(parameters, self._heard.finals, histogram=histogram)
 
     def _number(self, parameter: torch.Tensor) -> int:
-        known = self._numbers.get(id(parameter))
-        if known is not None and known[0]() is parameter:
-            return known[1]
-        about = self._names.of(parameter)
-        model = about.model if about else ""
-        number = self._builder.add(
-            self._names.about(parameter), model, self._names.place(parameter)
-        )
+        if self._has_number(parameter):
+            return self._numbers[id(parameter)][1]
+        about = self._names.about(parameter)
+        known = self._names.of(parameter)
+        model = known.model if known else ""
+        number = self._builder.add(about, model, self._names.place(parameter))
         self._numbers[id(parameter)] = (weakref.ref(parameter), number)
         return number
+
+    def _has_number(self, parameter: torch.Tensor) -> bool:
+        """Say whether a parameter has one: it may be where one was that is gone."""
+        known = self._numbers.get(id(parameter))
+        return known is not None and known[0]() is parameter
 
     @guarded
     def _after_write(self, optimizer: Any, _args: Any, _kwargs: Any) -> None:

@@ -682,3 +682,28 @@ def test_a_model_that_is_none_is_refused():
     model = mlp()
     with pytest.raises(TypeError, match=r"a torch.nn.Module or a variable's name, not list"):
         gradwatch(model=[model])
+
+
+def test_parameters_that_come_where_others_were():
+    words = nn.Embedding(10, 8)
+    with gradwatch() as w:
+        for size in range(10, 90, 5):
+            words.weight = nn.Parameter(torch.randn(size, 8))
+            optimizer = torch.optim.SGD(words.parameters(), lr=0.01)
+            for _ in range(2):
+                optimizer.zero_grad()
+                words(torch.arange(size)).square().mean().backward()
+                optimizer.step()
+    assert w.report.notes == ()
+    assert w.report.n_steps == len(w.report.steps) == 32
+
+
+def test_a_parameter_that_no_module_has_any_more():
+    model = nn.Linear(4, 1)
+    with gradwatch() as w:
+        model.extra = nn.Parameter(torch.ones(4))
+        extra = model.extra
+        del model.extra
+        (model(torch.ones(2, 4)).sum() + extra.sum()).backward()
+    assert {one.name for one in w.report.parameters} == {"model.weight", "model.bias", "extra"}
+    assert not any("own" in note for note in w.report.notes)
