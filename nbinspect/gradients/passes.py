@@ -66,16 +66,13 @@ class Heard:
             oldest = next(iter(self.running))
             del self.running[oldest], self._threads[oldest]
         self._written.clear()
-        self._latest = (
-            None  # a pass within this one drops nothing: what it waits for is still to come
-        )
         self._threads[task] = threading.get_ident()
         arrived = self.running[task] = []
         return arrived
 
     def note_loss(self, found: tuple[torch.Tensor, ...]) -> None:
         """Take down what backward was called on, once for all passes that it starts."""
-        if found and self._root is not None and self._root() is found[0]:
+        if self._is_noted(found):
             return
         self._root = weakref.ref(found[0]) if found else None
         self.so_far.n_backward += 1
@@ -87,13 +84,23 @@ class Heard:
         else:
             self.losses += map(measure.loss, found)
 
-    def drop_unused(self) -> None:
-        """Forget passes whose gradients were set to None before any write: nothing adds to them."""
+    def _is_noted(self, found: tuple[torch.Tensor, ...]) -> bool:
+        return bool(found) and self._root is not None and self._root() is found[0]
+
+    def drop_unused(self, roots: Callable[[], tuple[torch.Tensor, ...]]) -> None:
+        """Forget passes whose gradients were set to None before any write: nothing adds to them.
+
+        Args:
+            roots: gives what the running backward was called on. If that is noted already, the pass
+                that begins is within one whose gradients are still to come, as a checkpoint's is.
+        """
         thread, ref = self._latest or (0, None)
         if {thread} != self.so_far.threads or thread != threading.get_ident():
             return  # another thread's backward may just be writing that gradient
         latest = ref() if ref is not None else None
         if latest is not None and latest.grad is None:
+            if self.so_far.n_backward and self._is_noted(roots()):
+                return
             self.n_dropped += self.so_far.n_backward
             self.take()
             self.finals.clear()

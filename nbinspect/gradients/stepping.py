@@ -190,7 +190,7 @@ class Stepping(Guarded):
         """A backward pass has begun."""
         if not any(self._writing.values()):
             self._close()
-            self._heard.drop_unused()
+            self._heard.drop_unused(_roots_now)
         for writer in self._writers.values():
             writer.look()
         arrived = self._heard.begin(task)
@@ -470,6 +470,10 @@ class Stepping(Guarded):
                 notes=tuple(self._notes),
                 error=self._error,
             )
+
+
+def _roots_now() -> tuple[torch.Tensor, ...]:
+    return roots(sys._getframe(1))
 
 
 def _learning_rates(optimizer: Any) -> tuple[float, ...]:

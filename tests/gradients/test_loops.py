@@ -707,3 +707,32 @@ def test_a_parameter_that_no_module_has_any_more():
         (model(torch.ones(2, 4)).sum() + extra.sum()).backward()
     assert {one.name for one in w.report.parameters} == {"model.weight", "model.bias", "extra"}
     assert not any("own" in note for note in w.report.notes)
+
+
+class Refusing(torch.autograd.Function):
+    @staticmethod
+    def forward(_, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(_, gradient):
+        raise RuntimeError("refused")
+
+
+def test_a_backward_that_failed_is_no_part_of_the_next_step():
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    losses = []
+    with gradwatch() as w:
+        for step in range(6):
+            optimizer.zero_grad()
+            hidden = model[:2](torch.randn(8, 16))
+            loss = model[2:](Refusing.apply(hidden) if step % 3 == 1 else hidden).square().mean()
+            try:
+                loss.backward()
+            except RuntimeError:
+                continue
+            optimizer.step()
+            losses.append(loss.item())
+    assert w.report.losses == pytest.approx(losses)
+    assert w.report.notes == ("2 backward passes were followed by no step.",)
