@@ -161,13 +161,15 @@ def _displayed(one: Evidence) -> Pattern | None:
     return Pattern("values kept in Out", advice, code)
 
 
+def _number(one: Evidence) -> str:
+    return "`.item()`" if one.is_scalar else "`.mean().item()`"
+
+
 def _hook(one: Evidence) -> Pattern | None:
     if not (_main(one) == "HOOK" or "hook " in one.chain or "hook " in one.holder):
         if not one.container or not _is_hooks(one.holder):
             return None
-        advice = (
-            f"A hook adds to `{one.name}` at each call: keep the latest only, or `.item()` of it."
-        )
+        advice = f"A hook adds to `{one.name}` at each call: keep the latest only, or {_number(one)} of it."
         return Pattern("hook that stores tensors", advice, _cleared(one))
     if len(one.hooks) > 1:
         return Pattern(*HOOK_AGAIN, one.code)
@@ -287,7 +289,10 @@ def _kept(one: Evidence) -> Pattern | None:
     if not one.container:
         return None
     kind = one.filling.item
-    advice = f"`{one.name}` gets longer each time: keep numbers (`.item()`), or only the last few."
+    advice = (
+        f"`{one.name}` gets longer each time: keep a number of each ({_number(one)}), or only the "
+        "last few."
+    )
     if kind and kind not in TENSORS and not one.filling.is_nested:
         advice = (
             f"`{one.name}` gets longer each time, by objects of type {kind}: add each only once, "

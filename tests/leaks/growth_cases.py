@@ -323,7 +323,7 @@ CASES = [
         "logger.history['loss']",
         "tensors kept",
         4000,
-        says=(".item()",),
+        says=("`.mean().item()`",),
         items=1,
         mended=(("append(value)", "append(value.mean().item())"),),
     ),
