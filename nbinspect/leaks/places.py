@@ -24,6 +24,7 @@ from nbinspect.tensors import class_dict, is_node
 MOST_OBJECTS = 50_000
 MOST_PLACES = 1_000  # of one container that are told apart
 LEAST_BYTES = 4 << 10  # a place with less is not noted
+COMPILED = "__compiled_fn_"  # what torch.compile names among the user's own leads to its innards
 SEQUENCES = (list, tuple, deque)
 SETS = (set, frozenset)
 NUMBERS = (int, float, complex, type(None), np.generic)
@@ -147,8 +148,9 @@ def _roots() -> Iterator[tuple[Label, Place, Any]]:
 
 
 def _of_names(names: dict[str, Any], prefix: str) -> Iterator[tuple[Label, Place, Any]]:
+    own = [pair for pair in names.items() if not pair[0].startswith(COMPILED)]
     # What was displayed comes last: most of it has a better name.
-    for name, value in sorted(names.items(), key=lambda pair: notebook.is_out_name(pair[0])):
+    for name, value in sorted(own, key=lambda pair: notebook.is_out_name(pair[0])):
         yield Label(f"{prefix}{name}"), (id(names), name), value
 
 

@@ -53,6 +53,11 @@ def test_each_byte_counts_once_under_its_nearest_name(names) -> None:
     }
 
 
+def test_what_torch_compile_put_among_the_names_is_not_the_users(names) -> None:
+    names("__compiled_fn_3_0f2c", {"log of_tests": np.zeros(10_000)})
+    assert not [name for name in sizes() if "of_tests" in name]
+
+
 def odd_values(own: dict[str, Any]) -> tuple[Any, ...]:
     """Make one object of each kind, with methods of its own; in all 10,000 numbers, 9,000 bytes."""
     kinds = [type("Odd", (base,), own) for base in (object, list, dict, set, bytearray, np.ndarray)]
