@@ -148,7 +148,11 @@ def _roots() -> Iterator[tuple[Label, Place, Any]]:
 
 
 def _of_names(names: dict[str, Any], prefix: str) -> Iterator[tuple[Label, Place, Any]]:
-    own = [pair for pair in names.items() if not pair[0].startswith(COMPILED)]
+    own = [
+        (name, value)
+        for name, value in names.items()
+        if type(name) is not str or not name.startswith(COMPILED)
+    ]
     # What was displayed comes last: most of it has a better name.
     for name, value in sorted(own, key=lambda pair: notebook.is_out_name(pair[0])):
         yield Label(f"{prefix}{name}"), (id(names), name), value

@@ -53,9 +53,20 @@ def test_each_byte_counts_once_under_its_nearest_name(names) -> None:
     }
 
 
-def test_what_torch_compile_put_among_the_names_is_not_the_users(names) -> None:
-    names("__compiled_fn_3_0f2c", {"log of_tests": np.zeros(10_000)})
-    assert not [name for name in sizes() if "of_tests" in name]
+@pytest.mark.parametrize("name", ["__compiled_fn_3_0f2c", "plain_fn"])
+def test_what_torch_compile_put_among_the_names_is_not_the_users(name: str) -> None:
+    vars(sys.modules["__main__"])[name] = {"log of_tests": np.zeros(10_000)}
+    told = [one for one in sizes() if "of_tests" in one]
+    del vars(sys.modules["__main__"])[name]
+    assert told == (["plain_fn['log of_tests']"] if name == "plain_fn" else [])
+
+
+def test_names_that_are_no_text_are_borne() -> None:
+    vars(sys.modules["__main__"])[5] = np.zeros(10_000)
+    try:
+        assert 80_000 in sizes().values()
+    finally:
+        del vars(sys.modules["__main__"])[5]
 
 
 def odd_values(own: dict[str, Any]) -> tuple[Any, ...]:
