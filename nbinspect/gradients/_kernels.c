@@ -1,7 +1,8 @@
 /* Figures of rows of numbers, each by one pass over memory where NumPy takes one for every figure.
 
-   `numpy_kernels.py` gives the same where this has not been compiled. Every function takes
-   contiguous rows of one type, float32 or float64, reads them and keeps nothing. */
+   `numpy_kernels.py` gives the same where this has not been compiled. Every function takes rows of
+   one type and size, each as (address, how many numbers, whether they are doubles): to make an
+   object for every row takes longer than to read a small one. */
 
 #define PY_SSIZE_T_CLEAN
 #include <Python.h>
@@ -42,53 +43,84 @@ typedef struct {
 
 static int is_held(double squares) { return LEAST < fabs(squares) && fabs(squares) < MOST; }
 
+#define N_TRACED 16
+
 /* Two rows, of which the second may be missing. */
 typedef struct {
-    Py_buffer some, other;
+    void *some, *other, *copies[2];
     Py_ssize_t n;
     int is_double;
 } Rows;
 
-static int get_row(PyObject *from, Py_buffer *row, int flags)
+static size_t number_size(const Rows *rows) { return rows->is_double ? 8 : 4; }
+
+static void release(Rows *rows)
 {
-    if (PyObject_GetBuffer(from, row, flags | PyBUF_C_CONTIGUOUS | PyBUF_FORMAT) < 0)
+    PyMem_RawFree(rows->copies[0]);
+    PyMem_RawFree(rows->copies[1]);
+}
+
+/* Look at one row: where it is, how many numbers it has, and of which type. */
+static int get_row(PyObject *from, void **address, Py_ssize_t *n, int *is_double)
+{
+    if (!PyTuple_Check(from) || PyTuple_GET_SIZE(from) != 3) {
+        PyErr_SetString(PyExc_TypeError, "takes rows: (address, how many, whether double)");
         return -1;
-    if (strcmp(row->format, "f") && strcmp(row->format, "d")) {
-        PyBuffer_Release(row);
-        PyErr_SetString(PyExc_TypeError, "takes rows of float32 or float64");
+    }
+    *address = PyLong_AsVoidPtr(PyTuple_GET_ITEM(from, 0));
+    if (!*address && PyErr_Occurred())
+        return -1;
+    *n = PyLong_AsSsize_t(PyTuple_GET_ITEM(from, 1));
+    if (*n == -1 && PyErr_Occurred())
+        return -1;
+    *is_double = PyObject_IsTrue(PyTuple_GET_ITEM(from, 2));
+    if (*is_double < 0)
+        return -1;
+    if (*n < 0 || (*n && !*address)) {
+        PyErr_SetString(PyExc_ValueError, "no row can be there");
         return -1;
     }
     return 0;
 }
 
-static void release(Rows *rows)
+/* Copy a row that lies where no number of its type may. */
+static int align(Rows *rows, void **address, void **copy)
 {
-    PyBuffer_Release(&rows->some);
-    if (rows->other.obj)
-        PyBuffer_Release(&rows->other);
+    size_t size = number_size(rows);
+    if ((size_t)*address % size == 0)
+        return 0;
+    if (!(*copy = PyMem_RawMalloc(rows->n * size))) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    *address = memcpy(*copy, *address, rows->n * size);
+    return 0;
 }
 
 /* Look at the arguments of a call: `n_rows` rows of one type and size, the second maybe to write. */
-static int get_rows(Rows *rows, PyObject *const *args, Py_ssize_t n_args, int n_rows, int flags)
+static int get_rows(Rows *rows, PyObject *const *args, Py_ssize_t n_args, int n_rows, int is_written)
 {
+    Py_ssize_t n;
+    int is_double;
     memset(rows, 0, sizeof *rows);
     if (n_args != n_rows) {
         PyErr_Format(PyExc_TypeError, "takes %d rows, not %zd", n_rows, n_args);
         return -1;
     }
-    if (get_row(args[0], &rows->some, 0) < 0)
+    if (get_row(args[0], &rows->some, &rows->n, &rows->is_double) < 0)
         return -1;
-    rows->is_double = rows->some.format[0] == 'd';
-    rows->n = rows->some.len / rows->some.itemsize;
-    if (n_rows == 1)
-        return 0;
-    if (get_row(args[1], &rows->other, flags) < 0) {
-        PyBuffer_Release(&rows->some);
-        return -1;
+    if (n_rows == 2) {
+        if (get_row(args[1], &rows->other, &n, &is_double) < 0)
+            return -1;
+        if (n != rows->n || is_double != rows->is_double ||
+            (is_written && (size_t)rows->other % number_size(rows))) {
+            PyErr_SetString(PyExc_ValueError, "takes two rows of one type and size");
+            return -1;
+        }
     }
-    if (rows->other.len != rows->some.len || rows->other.format[0] != rows->some.format[0]) {
+    if (align(rows, &rows->some, &rows->copies[0]) < 0 ||
+        (n_rows == 2 && align(rows, &rows->other, &rows->copies[1]) < 0)) {
         release(rows);
-        PyErr_SetString(PyExc_ValueError, "takes two rows of one type and size");
         return -1;
     }
     return 0;
@@ -98,8 +130,8 @@ static int get_rows(Rows *rows, PyObject *const *args, Py_ssize_t n_args, int n_
 #define READ(rows, statement)                                                                      \
     do {                                                                                           \
         PyThreadState *state = (rows).n > LONG ? PyEval_SaveThread() : NULL;                       \
-        const void *x = (rows).some.buf;                                                           \
-        void *y = (rows).other.buf;                                                                \
+        const void *x = (rows).some;                                                               \
+        void *y = (rows).other;                                                                    \
         Py_ssize_t n = (rows).n;                                                                   \
         (void)y;                                                                                   \
         statement;                                                                                 \
@@ -173,7 +205,7 @@ static PyObject *copy(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
 {
     Rows rows;
     double found;
-    if (get_rows(&rows, args, n_args, 2, PyBUF_WRITABLE) < 0)
+    if (get_rows(&rows, args, n_args, 2, 1) < 0)
         return NULL;
     READ(rows, found = root(&rows, EITHER(rows, copied_squares, x, y, n), x, NULL, n));
     return PyFloat_FromDouble(found);
@@ -189,6 +221,20 @@ static PyObject *difference(PyObject *self, PyObject *const *args, Py_ssize_t n_
     return PyFloat_FromDouble(found);
 }
 
+static PyObject *trace(PyObject *self, PyObject *const *args, Py_ssize_t n_args)
+{
+    Rows rows;
+    PyObject *found;
+    if (get_rows(&rows, args, n_args, 1, 0) < 0)
+        return NULL;
+    Py_ssize_t step = rows.n / N_TRACED + 1, size = (Py_ssize_t)number_size(&rows);
+    found = PyBytes_FromStringAndSize(NULL, (rows.n + step - 1) / step * size);
+    for (Py_ssize_t at = 0, to = 0; found && at < rows.n; at += step, to += size)
+        memcpy(PyBytes_AS_STRING(found) + to, (char *)rows.some + at * size, size);
+    release(&rows);
+    return found;
+}
+
 #define METHOD(name, words) {#name, (PyCFunction)(void (*)(void))name, METH_FASTCALL, words}
 
 static PyMethodDef methods[] = {
@@ -198,6 +244,7 @@ static PyMethodDef methods[] = {
     METHOD(product, "Give the norm of a row, and its scalar product with another."),
     METHOD(copy, "Copy a row into another, and give its norm."),
     METHOD(difference, "Give the norm of the difference of two rows."),
+    METHOD(trace, "Give a few of the numbers, evenly spread."),
     {0},
 };
 

@@ -16,9 +16,7 @@ import torch
 
 from nbinspect import _torch
 from nbinspect.gradients import measure, near, samples, small
-from nbinspect.gradients.numpy_kernels import Numbers
-
-N_TRACED = 16
+from nbinspect.gradients.numpy_kernels import Row
 
 
 @dataclass(slots=True)
@@ -54,52 +52,43 @@ class _Earlier:
 
     itself: torch.Tensor | None
     version: int
-    address: int
+    row: Row
     trace: bytes
-    copied: Numbers | None
+    copied: near.Room | None
     length: float
 
-    def now_that(self, gradient: torch.Tensor, row: Numbers) -> Numbers | None:
+    def now_that(self, gradient: torch.Tensor, row: Row, kernels: near.Kernels) -> Row | None:
         """Give it, now that there is another gradient; None if that has taken its place."""
         if self.itself is not None:
-            if self._is_intact(self.itself, gradient):
-                then = near.numbers(self.itself)
-                if _trace(then) == self.trace:
-                    self.copied = None
-                    return then
+            is_intact = self._is_intact(self.itself, gradient)
+            if is_intact and kernels.trace(self.row) == self.trace:
+                self.copied = None
+                return self.row
             self.itself = None
-        return self.copied if self.copied is not None and _is_like(self.copied, row) else None
+        then = self.copied.row if self.copied is not None else None
+        return then if then is not None and near.is_like(then, row) else None
 
     def _is_intact(self, old: torch.Tensor, gradient: torch.Tensor) -> bool:
         if (old.shape, old.dtype) != (gradient.shape, gradient.dtype):
             return False
-        if (_torch.version(old), old.data_ptr()) != (self.version, self.address):
+        if (_torch.version(old), old.data_ptr()) != (self.version, self.row[0]):
             return False
         return old.untyped_storage().data_ptr() != gradient.untyped_storage().data_ptr()
 
-    def keep(self, gradient: torch.Tensor, row: Numbers, length: float) -> None:
+    def keep(self, gradient: torch.Tensor, row: Row, length: float, kernels: near.Kernels) -> None:
         """Put this step's in its place."""
         self.length = length
         if self.itself is not None:
             self.itself, self.version = gradient, _torch.version(gradient)
-            self.address, self.trace = gradient.data_ptr(), _trace(row)
+            self.row, self.trace = row, kernels.trace(row)
         else:
-            self.copied = _like(self.copied, row)
-            np.copyto(self.copied, row)
+            self.copied = _room(self.copied, row)
+            kernels.copy(row, self.copied.row)
 
 
-def _trace(row: Numbers) -> bytes:
-    """Give some of its numbers: optimizers that write to `.grad.data` pass the version counter by."""
-    return row[:: row.size // N_TRACED + 1].tobytes()
-
-
-def _is_like(room: Numbers, row: Numbers) -> bool:
-    return room.size == row.size and room.dtype == row.dtype
-
-
-def _like(room: Numbers | None, row: Numbers) -> Numbers:
+def _room(old: near.Room | None, row: Row) -> near.Room:
     """Give room for a copy of a row: the old one if it fits."""
-    return room if room is not None and _is_like(room, row) else np.empty_like(row)
+    return old if old is not None and near.is_like(old.row, row) else near.Room(row)
 
 
 @dataclass(slots=True)
@@ -130,7 +119,7 @@ class Kept:
         self._exact, self._kernels = exact, kernels
         self._has_rows = sum(map(near.is_small, parameters)) >= kernels.fewest_small
         self._beside: _Beside | None = None
-        self._old: dict[int, Numbers] = {}
+        self._old: dict[int, near.Room] = {}
         self._weights: samples.Copies = {}
         self._earlier: dict[int, _Earlier] = {}
         self._samples: samples.Copies = {}
@@ -155,9 +144,9 @@ class Kept:
                 tiny.append(n)
             elif self._is_whole(gradient) and self._is_whole(weight):
                 found.written[n] = self._compare(places[n], gradient, found)
-                row = near.numbers(weight)
-                room = self._old[places[n]] = _like(self._old.get(places[n]), row)
-                found.weight[n] = self._kernels.copy(row, room)
+                row = near.row(weight)
+                room = self._old[places[n]] = _room(self._old.get(places[n]), row)
+                found.weight[n] = self._kernels.copy(row, room.row)
                 self._weights.pop(places[n], None)
             else:
                 rest.append(n)
@@ -173,22 +162,24 @@ class Kept:
 
     def _compare(self, at: int, gradient: torch.Tensor, found: Compared) -> float:
         """Hold a gradient against that of the step before, and give its norm."""
-        row, earlier = near.numbers(gradient), self._earlier.get(at)
+        row, kernels = near.row(gradient), self._kernels
+        earlier = self._earlier.get(at)
         if earlier is None:
-            norm, known = self._kernels.norm(row), (_torch.version(gradient), gradient.data_ptr())
             # It is not known yet whether the next one will take its place.
-            self._earlier[at] = _Earlier(gradient, *known, _trace(row), row.copy(), norm)
+            copied, version = near.Room(row), _torch.version(gradient)
+            norm = kernels.copy(row, copied.row)
+            self._earlier[at] = _Earlier(gradient, version, row, kernels.trace(row), copied, norm)
             return norm
-        then = earlier.now_that(gradient, row)
+        then = earlier.now_that(gradient, row, kernels)
         if then is None:
-            norm = self._kernels.norm(row)
+            norm = kernels.norm(row)
         else:
-            norm, dot = self._kernels.product(row, then)
+            norm, dot = kernels.product(row, then)
             found.pairs.append(at)
             found.dot.append(dot)
             found.length.append(norm)
             found.length_then.append(earlier.length)
-        earlier.keep(gradient, row, norm)
+        earlier.keep(gradient, row, norm, kernels)
         return norm
 
     def _compare_small(
@@ -281,8 +272,8 @@ class Kept:
             old = self._old.get(at)
             if old is None:
                 rest.append(at)
-            elif near.is_near(weight) and _is_like(old, row := near.numbers(weight)):
-                found[at] = self._kernels.difference(row, old)
+            elif near.is_near(weight) and near.is_like(old.row, row := near.row(weight)):
+                found[at] = self._kernels.difference(row, old.row)
             else:
                 found[at] = math.nan  # it is another kind of tensor now
         if rest:

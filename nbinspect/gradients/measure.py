@@ -19,7 +19,7 @@ from torch.nn.parameter import is_lazy
 
 from nbinspect import _torch
 from nbinspect.gradients import near, small
-from nbinspect.gradients.numpy_kernels import Numbers
+from nbinspect.gradients.numpy_kernels import Row
 from nbinspect.gradients.step_records import Exponents
 
 Scalar = torch.Tensor | float
@@ -71,7 +71,7 @@ def _each(
     tensors: Sequence[torch.Tensor],
     fewest_small: int,
     all_small: Callable[[small.Row], Sequence[Any]],
-    one_near: Callable[[Numbers], Any],
+    one_near: Callable[[Row], Any],
     all_far: Callable[[list[torch.Tensor]], Sequence[Any]],
 ) -> list[Any]:
     """Measure small ones together if they are many, what is near one by one, and the rest together.
@@ -85,7 +85,7 @@ def _each(
         if n in tiny:
             continue
         if near.is_near(tensors[n]):
-            found[n] = one_near(near.numbers(tensors[n]))
+            found[n] = one_near(near.row(tensors[n]))
         else:
             far.append(n)
     if tiny:

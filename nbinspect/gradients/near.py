@@ -6,21 +6,16 @@ none could be compiled, as without a compiler, NumPy takes one pass for each.
 
 from __future__ import annotations
 
-import ctypes
-import functools
 from types import ModuleType
-from typing import Any, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
 
 from nbinspect.gradients import small
-from nbinspect.gradients.numpy_kernels import Numbers, NumpyKernels
+from nbinspect.gradients.numpy_kernels import Numbers, NumpyKernels, Row
 
-TYPES: dict[torch.dtype, tuple[Any, Any]] = {
-    torch.float32: (ctypes.c_float, np.float32),
-    torch.float64: (ctypes.c_double, np.float64),
-}
+TYPES = (torch.float32, torch.float64)
 
 
 def is_near(tensor: torch.Tensor) -> bool:
@@ -33,28 +28,42 @@ def is_small(tensor: torch.Tensor) -> bool:
     return tensor.numel() <= small.MOST and tensor.is_cpu and tensor.dtype is torch.float32
 
 
-def numbers(tensor: torch.Tensor) -> Numbers:
-    """Look at the elements of a tensor that is near, in a row, for as long as the tensor is held.
+def row(tensor: torch.Tensor) -> Row:
+    """Say where the elements of a tensor that is near are, for as long as the tensor is held.
 
     ``Tensor.numpy`` is not asked: it forbids for ever that the storage be resized.
     """
-    address, size = tensor.data_ptr(), tensor.numel()
-    if address % tensor.itemsize:  # no kernel may read it there
-        return tensor.detach().clone().view(-1).numpy()
-    number, dtype = TYPES[tensor.dtype]
-    row: Numbers = np.frombuffer(_array_type(number, size).from_address(address), dtype)
-    return row
+    return tensor.data_ptr(), tensor.numel(), tensor.dtype is torch.float64
 
 
-@functools.lru_cache(maxsize=4096)  # ctypes itself makes a type anew once it has been collected
-def _array_type(number: Any, size: int) -> Any:
-    return number * size
+class Room:
+    """Memory for a copy of a row.
+
+    Args:
+        like: the row.
+
+    Attributes:
+        row: where the copy is, for as long as this is held.
+    """
+
+    __slots__ = ("_numbers", "row")
+
+    def __init__(self, like: Row) -> None:
+        _, size, is_double = like
+        self._numbers: Numbers = np.empty(size, np.float64 if is_double else np.float32)
+        self.row: Row = (self._numbers.ctypes.data, size, is_double)
+
+
+def is_like(some: Row, other: Row) -> bool:
+    """Say whether two rows are of one type and size."""
+    return some[1:] == other[1:]
 
 
 class Kernels(Protocol):
     """What reads rows of numbers of one type, float32 or float64.
 
-    Norms are right where a row's own type cannot hold the squares.
+    Norms are right where a row's own type cannot hold the squares. Two rows are of one type and
+    size. Whoever calls sees to it that what a row says is there.
 
     Attributes:
         fewest_small: from how many small tensors on it pays to lay them in a row.
@@ -62,23 +71,26 @@ class Kernels(Protocol):
 
     fewest_small: int
 
-    def final(self, gradient: Numbers, /) -> tuple[float, float, float, float, float]:
+    def final(self, gradient: Row, /) -> tuple[float, float, float, float, float]:
         """Measure a gradient: norm, sum, lowest, highest, and how many elements are not 0."""
 
-    def nonzeros(self, gradient: Numbers, /) -> float:
+    def nonzeros(self, gradient: Row, /) -> float:
         """Count the elements that are not 0."""
 
-    def norm(self, row: Numbers, /) -> float:
+    def norm(self, row: Row, /) -> float:
         """Give the norm of a row."""
 
-    def product(self, some: Numbers, other: Numbers, /) -> tuple[float, float]:
+    def product(self, some: Row, other: Row, /) -> tuple[float, float]:
         """Give the norm of a row, and its scalar product with another."""
 
-    def copy(self, row: Numbers, room: Numbers, /) -> float:
+    def copy(self, row: Row, room: Row, /) -> float:
         """Copy a row, and give its norm."""
 
-    def difference(self, new: Numbers, old: Numbers, /) -> float:
+    def difference(self, new: Row, old: Row, /) -> float:
         """Give the norm of the difference of two rows."""
+
+    def trace(self, row: Row, /) -> bytes:
+        """Give a few of the numbers, evenly spread, by which it shows that a row was changed."""
 
     def clear(self) -> None:
         """Let go of what was kept from one call to the next."""
@@ -92,6 +104,7 @@ class CompiledKernels:
     def __init__(self, own: ModuleType) -> None:
         self.final, self.nonzeros, self.norm = own.final, own.nonzeros, own.norm
         self.product, self.copy, self.difference = own.product, own.copy, own.difference
+        self.trace = own.trace
 
     def clear(self) -> None:
         """Nothing is kept."""

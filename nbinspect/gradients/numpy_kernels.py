@@ -7,6 +7,8 @@ threads share the work.
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -20,8 +22,26 @@ PART = (
 SHARED = 1 << 15  # elements; torch's threads share what is larger
 SUMMED = 1 << 15  # elements; of more, torch's sum is the faster one with one thread too
 LEAST, MOST = 1e-30, 1e38  # squares that single precision holds
+N_TRACED = 16
 Marks = np.ndarray[Any, np.dtype[np.bool_]]
 Numbers = np.ndarray[Any, np.dtype[Any]]
+Row = tuple[int, int, bool]
+"""Numbers that lie in memory one after the other: address, how many, and whether float64 or 32."""
+
+
+def numbers(row: Row) -> Numbers:
+    """Look at a row as an array, which does not hold it."""
+    address, size, is_double = row
+    dtype = np.dtype(np.float64 if is_double else np.float32)
+    if address % dtype.itemsize:  # NumPy's fastest loops may not read it there
+        return np.frombuffer(ctypes.string_at(address, size * dtype.itemsize), dtype).copy()
+    found: Numbers = np.frombuffer(_array_type(size, is_double).from_address(address), dtype)
+    return found
+
+
+@functools.lru_cache(maxsize=4096)  # ctypes itself makes a type anew once it has been collected
+def _array_type(size: int, is_double: bool) -> Any:
+    return (ctypes.c_double if is_double else ctypes.c_float) * size
 
 
 class NumpyKernels:
@@ -36,10 +56,11 @@ class NumpyKernels:
         self._marks: Marks = np.empty(0, np.bool_)
         self._room: Numbers = np.empty(0, np.float32)
 
-    def final(self, gradient: Numbers, /) -> tuple[float, float, float, float, float]:
+    def final(self, gradient: Row, /) -> tuple[float, float, float, float, float]:
         """Measure a gradient: norm, sum, lowest, highest, and how many elements are not 0."""
-        squares, total, low, high, n_used = 0.0, 0.0, math.inf, -math.inf, 0
-        for (part,) in _parts(gradient):
+        own, squares, total = numbers(gradient), 0.0, 0.0
+        low, high, n_used = math.inf, -math.inf, 0
+        for (part,) in _parts(own):
             squares += _dot(part, part)
             total += _sum(part)
             lowest, highest = float(np.minimum.reduce(part)), float(np.maximum.reduce(part))
@@ -47,12 +68,12 @@ class NumpyKernels:
             high = high if high >= highest or math.isnan(high) else highest
             n_used += self._count_used(part)
         if not math.isfinite(total) and math.isfinite(low) and math.isfinite(high):
-            total = float(gradient.sum(dtype=np.float64))
-        return _root(squares, gradient), total, low, high, float(n_used)
+            total = float(own.sum(dtype=np.float64))
+        return _root(squares, own), total, low, high, float(n_used)
 
-    def nonzeros(self, gradient: Numbers, /) -> float:
+    def nonzeros(self, gradient: Row, /) -> float:
         """Count the elements that are not 0."""
-        return float(sum(self._count_used(part) for (part,) in _parts(gradient)))
+        return float(sum(self._count_used(part) for (part,) in _parts(numbers(gradient))))
 
     def _count_used(self, part: Numbers) -> int:
         if len(self._marks) < part.size:
@@ -60,44 +81,50 @@ class NumpyKernels:
         used = np.not_equal(part, part.dtype.type(0), out=self._marks[: part.size])
         return int(np.count_nonzero(used))
 
-    def norm(self, row: Numbers, /) -> float:
+    def norm(self, row: Row, /) -> float:
         """Give the norm of a row."""
-        return _root(sum(_dot(part, part) for (part,) in _parts(row)), row)
+        own = numbers(row)
+        return _root(sum(_dot(part, part) for (part,) in _parts(own)), own)
 
-    def product(self, some: Numbers, other: Numbers, /) -> tuple[float, float]:
+    def product(self, some: Row, other: Row, /) -> tuple[float, float]:
         """Give the norm of a row, and its scalar product with another."""
-        squares, products = 0.0, 0.0
-        for part, beside in _parts(some, other):
+        own, theirs, squares, products = numbers(some), numbers(other), 0.0, 0.0
+        for part, beside in _parts(own, theirs):
             squares += _dot(part, part)
             products += _dot(part, beside)
         if not (LEAST < squares < MOST and LEAST < abs(products) < MOST):
-            products = float(some.astype(np.float64).dot(other.astype(np.float64)))
-        return _root(squares, some), products
+            products = float(own.astype(np.float64).dot(theirs.astype(np.float64)))
+        return _root(squares, own), products
 
-    def copy(self, row: Numbers, room: Numbers, /) -> float:
+    def copy(self, row: Row, room: Row, /) -> float:
         """Copy a row, and give its norm."""
-        squares = 0.0
-        for part, to in _parts(row, room):
+        own, squares = numbers(row), 0.0
+        for part, to in _parts(own, numbers(room)):
             squares += _dot(part, part)
             if _is_shared(part):
                 torch.from_numpy(to).copy_(torch.from_numpy(part))
             else:
                 np.copyto(to, part)
-        return _root(squares, row)
+        return _root(squares, own)
 
-    def difference(self, new: Numbers, old: Numbers, /) -> float:
+    def difference(self, new: Row, old: Row, /) -> float:
         """Give the norm of the difference of two rows."""
-        squares = 0.0
-        for part, before in _parts(new, old):
+        now, then, squares = numbers(new), numbers(old), 0.0
+        for part, before in _parts(now, then):
             change = np.subtract(part, before, out=self._like(part))
             squares += _dot(change, change)
-        return math.sqrt(squares) if LEAST < squares < MOST else _root(squares, new - old)
+        return math.sqrt(squares) if LEAST < squares < MOST else _root(squares, now - then)
 
-    def _like(self, numbers: Numbers) -> Numbers:
+    def trace(self, row: Row, /) -> bytes:
+        """Give a few of the numbers, evenly spread."""
+        own = numbers(row)
+        return own[:: own.size // N_TRACED + 1].tobytes()
+
+    def _like(self, part: Numbers) -> Numbers:
         """Give room for as many numbers of the same type."""
-        if len(self._room) < len(numbers) or self._room.dtype != numbers.dtype:
-            self._room = np.empty(len(numbers), numbers.dtype)
-        return self._room[: len(numbers)]
+        if len(self._room) < len(part) or self._room.dtype != part.dtype:
+            self._room = np.empty(len(part), part.dtype)
+        return self._room[: len(part)]
 
     def clear(self) -> None:
         """Let go of the room."""

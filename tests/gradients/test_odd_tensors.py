@@ -12,7 +12,7 @@ from torch import nn
 
 from nbinspect import gradtable, gradwatch
 from nbinspect.gradients import collect, near
-from nbinspect.gradients.numpy_kernels import NumpyKernels
+from nbinspect.gradients.numpy_kernels import NumpyKernels, Row
 
 pytestmark = pytest.mark.usefixtures("either_kernels")
 
@@ -216,8 +216,9 @@ def test_kernels_hold_what_a_block_cannot():
         for size in (1e200, 1e-200):
             row = np.full(1000, size)
             expected = pytest.approx(math.sqrt(1000) * size)
-            room = np.empty_like(row)
-            assert own.norm(row) == own.final(row)[0] == own.copy(row, room) == expected
-            assert own.difference(row, np.zeros_like(row)) == expected
+            here: Row = (row.ctypes.data, 1000, True)
+            room, zeros = near.Room(here), np.zeros_like(row)
+            assert own.norm(here) == own.final(here)[0] == own.copy(here, room.row) == expected
+            assert own.difference(here, (zeros.ctypes.data, 1000, True)) == expected
         row = np.full(5000, 1e36, np.float32)
-        assert own.final(row)[1] == pytest.approx(5e39)
+        assert own.final((row.ctypes.data, 5000, False))[1] == pytest.approx(5e39)

@@ -160,7 +160,7 @@ def test_an_error_in_the_rules_is_a_note(monkeypatch):
     ("kept_in", "error", "dtype"),
     [
         (("samples", "room"), torch.OutOfMemoryError, torch.bfloat16),
-        (("kept", "_like"), MemoryError, torch.float32),
+        (("near", "Room"), MemoryError, torch.float32),
     ],
     ids=["of_a_device", "of_the_host"],
 )
